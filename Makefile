@@ -20,16 +20,16 @@ EACH := $(MAKE) --no-print-directory --keep-going --jobs=$(JOBS) --output-sync=t
 PYTEST = $(NOTED) $(BIN)/pytest $(SAMPLE)
 WITH_TRITON := PYTHONPATH=.venv/triton:tests/frameworks/triton
 
-LAB := tests/lab tests/benchmarks tests/package src/anyscore/lab
+LAB := tests/lab tests/benchmarks tests/package tests/plot src/anyscore/lab
 KERAS := keras-tensorflow keras-jax keras-torch
 # Each is one process, for frameworks are slow to import; the ones that take longest come first.
 BOTH := contract lab torch types compare lint
 OTHERS := jax pallas triton-torch triton chapter mxnet isas tensorflow $(KERAS) torch-exports ray triton-oldest
-QUICK := $(addprefix contract/test_,table gradients nan masks errors dropout) core/test_core_table \
-	frameworks/torch/test_torch_layers
+QUICK := $(addprefix contract/test_,table gradients nan masks errors dropout) core/test_table \
+	frameworks/torch/test_layers
 # Results of one framework may come in parts: JAX takes an hour.
 PARITY := numpy torch tensorflow mxnet jax-float64 jax-float32 jax-float16 jax-bfloat16
-WITH_PARITY := PYTHONPATH=tests/helpers:tests/docs
+WITH_PARITY := PYTHONPATH=tests:tests/docs
 
 .PHONY: demo test test-all quick tables $(BOTH) $(OTHERS) parity age fuzz bench mutate sanitize gpu clean
 
@@ -46,8 +46,8 @@ test-all:  ## in half an hour: every test, as continuous integration runs them
 
 quick: .venv/dev  ## in 90 seconds: whether the mathematics or a framework broke
 	$(BIN)/pytest --sample $(WORKERS) $(QUICK:%=tests/%.py)
-	$(BIN)/pytest --sample tests/frameworks/jax/test_jax_table.py
-	$(BIN)/pytest --sample tests/frameworks/tensorflow/test_tensorflow_table.py
+	$(BIN)/pytest --sample tests/frameworks/jax/test_table.py
+	$(BIN)/pytest --sample tests/frameworks/tensorflow/test_table.py
 
 contract: .venv/dev  ## all tests that no other target has, and the examples of pages and docstrings
 	$(PYTEST) $(LAB:%=--ignore=%)
@@ -56,21 +56,24 @@ lab: .venv/dev  ## the laboratory, benchmarks, and the package as it is installe
 	$(PYTEST) $(LAB)
 
 torch: .venv/dev
-	$(PYTEST) tests/frameworks/torch
+	$(PYTEST) tests/frameworks/torch tests/frameworks/hf
 
 tables: .venv/dev .venv/triton  ## a table each of JAX, TensorFlow, Keras and interpreted kernels of GPUs
-	$(NOTED) $(BIN)/pytest --sample $(addprefix tests/frameworks/jax/test_,jax_table.py jax_calls.py pallas_table.py)
+	$(NOTED) $(BIN)/pytest --sample $(addprefix tests/frameworks/jax/,test_table.py test_calls.py pallas/test_table.py)
 	$(WITH_TRITON) TRITON_INTERPRET=1 $(NOTED) $(BIN)/pytest -p stand_in --sample \
-		$(addprefix tests/frameworks/triton/test_triton_,table.py edges.py)
-	$(NOTED) $(BIN)/pytest --sample tests/frameworks/tensorflow/test_tensorflow_table.py
-	KERAS_BACKEND=torch $(NOTED) $(BIN)/pytest --sample tests/frameworks/keras/test_keras_contract.py
+		$(addprefix tests/frameworks/triton/test_,table.py edges.py)
+	$(NOTED) $(BIN)/pytest --sample tests/frameworks/tensorflow/test_table.py
+	KERAS_BACKEND=torch $(NOTED) $(BIN)/pytest --sample tests/frameworks/keras/test_contract.py
 
 types: .venv/dev
 	$(NOTED) $(BIN)/mypy
 
 lint: .venv/dev
 	$(NOTED) $(BIN)/pre-commit run --all-files
-	@PYTHONPATH=tests/docs $(PYTHON) -m parity.age  # of the parity page, which has every cell
+	@$(WITH_PARITY) $(BIN)/python -m parity.age
+
+age: .venv/dev  ## how old docs/parity.md is, and which scores and masks it lacks
+	@$(WITH_PARITY) $(BIN)/python -m parity.age
 
 compare: .venv/dev  ## one tiny real comparison
 	rm -rf .venv/tiny
@@ -81,11 +84,11 @@ torch-exports: .venv/dev  ## and the libraries that wrap modules
 	$(PYTEST) tests/frameworks/torch/exports
 
 jax: .venv/dev
-	$(PYTEST) tests/frameworks/jax --ignore-glob='*/test_pallas_*'
+	$(PYTEST) tests/frameworks/jax --ignore=tests/frameworks/jax/pallas
 	$(PYTEST) src/anyscore/jax
 
 pallas: .venv/dev  ## the kernels of JAX for GPUs, interpreted, and lowered for them
-	$(PYTEST) $(wildcard tests/frameworks/jax/test_pallas_*.py)
+	$(PYTEST) tests/frameworks/jax/pallas
 
 tensorflow: .venv/dev
 	$(PYTEST) tests/frameworks/tensorflow
@@ -102,7 +105,7 @@ isas: .venv/dev  ## the kernels for AVX2
 		"-DANYSCORE_ISAS=baseline;avx2" -DCMAKE_CXX_FLAGS_RELEASE="-O1 -DNDEBUG"
 	PATH=$(CURDIR)/$(BIN):$$PATH $(NOTED) $(BIN)/cmake --build build/isas
 	PYTHONPATH=.ci ANYSCORE_CORE=$$(echo build/isas/_core.*.so) $(PYTEST) -p sanitized -k "isa or width or share or energies" \
-		$(addprefix tests/core/test_core_,symbols.py threads.py width.py energies.py)
+		$(addprefix tests/core/test_,symbols.py threads.py width.py energies.py)
 
 # The tests that the core is tested by, with the interpreted kernels in its place; then compiled ones.
 triton: .venv/dev .venv/triton
@@ -111,16 +114,16 @@ triton: .venv/dev .venv/triton
 triton-torch: .venv/dev .venv/triton
 	$(WITH_TRITON) TRITON_INTERPRET=1 $(PYTEST) -p stand_in -m triton \
 		tests/frameworks/torch/test_fused_transforms.py
-	$(WITH_TRITON) $(PYTEST) tests/frameworks/triton/test_triton_compiled.py
+	$(WITH_TRITON) $(PYTEST) tests/frameworks/triton/test_compiled.py
 
 # The oldest Triton that `backends/torch/triton.py` takes; the newer one is beside it.
 triton-oldest: .venv/dev .venv/triton-3.4
 	PYTHONPATH=.venv/triton-3.4:tests/frameworks/triton $(PYTEST) -m oldest \
-		tests/frameworks/triton/test_triton_compiled.py
+		tests/frameworks/triton/test_compiled.py
 
 gpu: .venv/dev  ## the Triton kernels on an NVIDIA GPU, which continuous integration has none of
 	PYTHONPATH=tests/frameworks/triton $(BIN)/pytest -p on_gpu -n 8 tests/frameworks/triton \
-		--ignore tests/frameworks/triton/test_triton_compiled.py
+		--ignore tests/frameworks/triton/test_compiled.py
 
 ray: .venv/dev  ## a real cluster of two nodes, one of which is lost
 	$(PYTEST) tests/frameworks/ray

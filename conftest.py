@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from doctest import ELLIPSIS, NORMALIZE_WHITESPACE
+from functools import cache
 
 import pytest
 from sybil import Sybil
@@ -19,9 +20,6 @@ _docstrings = Sybil(
 )
 
 pytest_collect_file = (_pages + _docstrings).pytest()
-
-# Scores, with their variants, that a sample leaves out: it has one score of each pair.
-_STOOD_FOR = "dot", "bilinear", "cosine", "trilinear", "euclidean", "studentt", "lorentz", "concat"
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -42,6 +40,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     config.hook.pytest_deselected(items=left_out)
 
 
+@cache
+def _stood_for() -> tuple[str, ...]:
+    """Name the scores, as their variants begin, that a sample leaves out."""
+    from table_scores import PAIRS, TABLE
+
+    return tuple(name.replace("_", "") for name in TABLE if name not in PAIRS)
+
+
 def _is_sampled(item: pytest.Item) -> bool:
     if item.get_closest_marker("slow"):
         return False
@@ -50,4 +56,4 @@ def _is_sampled(item: pytest.Item) -> bool:
     given = (item.callspec.params.get(name) for name in ("name", "score", "row"))
     scores = (x[0] if isinstance(x, tuple) and x else x for x in given)  # row: score, shape, mask
     names = [x.lower().replace("_", "") for x in scores if isinstance(x, str)]
-    return not any(name.startswith(_STOOD_FOR) for name in names)
+    return not any(name.startswith(_stood_for()) for name in names)

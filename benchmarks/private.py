@@ -20,7 +20,7 @@ def tiles(work: Work) -> dict[str, float]:
         return {}
     try:
         scores: Any = importlib.import_module("anyscore.kernels.triton.scores")
-        packed: Any = importlib.import_module("anyscore.kernels.triton.packed")
+        packed: Any = importlib.import_module("anyscore.kernels.triton.call")
         pairs: Any = importlib.import_module("anyscore.kernels.triton.pairs")
     except ImportError:
         return {}

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 
-from anyscore.functional import attention as functional
+from anyscore.functional import attention
 from anyscore.kernels import cpu
 from anyscore.kernels.own_pairs import compiler
 
@@ -49,13 +49,13 @@ def no_core(monkeypatch: pytest.MonkeyPatch) -> None:
 def misses(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """Lists the calls of `attention` that are looked at in full."""
     seen: list[Any] = []
-    whole = functional.attend
+    whole = attention.attend
 
     def attend(*args: Any) -> Any:
         seen.append(args)
         return whole(*args)
 
-    monkeypatch.setattr(functional, "attend", attend)
+    monkeypatch.setattr(attention, "attend", attend)
     return seen
 
 

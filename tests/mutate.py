@@ -105,17 +105,17 @@ def mutants(root: Path, only: str) -> list[list[Mutant]]:
     return list(lines.values())
 
 
-GENERAL = ("tests/core", "tests/contract", "tests/helpers", "tests/test_*.py", "tests/properties")
-TORCH = ("tests/frameworks/torch",)
+GENERAL = ("tests/core", "tests/contract", "tests/helpers")
+TORCH = "tests/frameworks/torch", "tests/frameworks/hf"
 PLACES = (  # the first that the file's name matches: environment, and tests in order
-    (r"csrc/bindings/xla", {}, ("tests/frameworks/jax/test_jax_core.py", "tests/frameworks/jax")),
+    (r"csrc/bindings/xla", {}, ("tests/frameworks/jax/test_core.py", "tests/frameworks/jax")),
     (r"csrc/", {}, (*GENERAL, *TORCH)),
     (r"triton", {"TRITON_INTERPRET": "1"}, ("tests/frameworks/triton",)),
     (r"pallas|xla|jax", {}, ("tests/frameworks/jax",)),
     (r"keras", {"KERAS_BACKEND": "torch"}, ("tests/frameworks/keras",)),
     (r"tensorflow", {}, ("tests/frameworks/tensorflow",)),
     (r"mxnet", {}, ("tests/frameworks/mxnet",)),
-    (r"plot", {}, ("tests/package/test_plot.py", "tests/test_plot.py")),
+    (r"plot", {}, ("tests/plot",)),
     (r"torch|autocast|trees", {}, (*TORCH, *GENERAL, "tests/frameworks/torch/exports")),
     (r"", {}, (*GENERAL, *TORCH)),
 )
@@ -123,20 +123,20 @@ SAMPLED = (  # the same of `make test`
     (
         r"csrc/bindings/xla|xla|ops/jax|backends/jax",
         {},
-        ("tests/frameworks/jax/test_jax_table.py", "tests/frameworks/jax/test_jax_calls.py"),
+        ("tests/frameworks/jax/test_table.py", "tests/frameworks/jax/test_calls.py"),
     ),
-    (r"pallas|jax", {}, ("tests/frameworks/jax/test_pallas_table.py",)),
+    (r"pallas|jax", {}, ("tests/frameworks/jax/pallas/test_table.py",)),
     (
         r"triton",
         {"TRITON_INTERPRET": "1"},
         (
-            "tests/frameworks/triton/test_triton_table.py",
-            "tests/frameworks/triton/test_triton_edges.py",
+            "tests/frameworks/triton/test_table.py",
+            "tests/frameworks/triton/test_edges.py",
         ),
     ),
-    (r"keras", {"KERAS_BACKEND": "torch"}, ("tests/frameworks/keras/test_keras_contract.py",)),
-    (r"tensorflow", {}, ("tests/frameworks/tensorflow/test_tensorflow_table.py",)),
-    (r"plot", {}, ("tests/package/test_plot.py",)),
+    (r"keras", {"KERAS_BACKEND": "torch"}, ("tests/frameworks/keras/test_contract.py",)),
+    (r"tensorflow", {}, ("tests/frameworks/tensorflow/test_table.py",)),
+    (r"plot", {}, ("tests/plot",)),
     (r"/torch|autocast|trees", {}, (*TORCH, *GENERAL)),
     (r"", {}, (*GENERAL, *TORCH)),
 )

@@ -1,5 +1,5 @@
 // The pairs: elementwise functions of a query's and a key's number. A new pair is a `value` and a `gradient`, written
-// once for scalars and for vectors; tests/core/test_core_new_pair.py adds one.
+// once for scalars and for vectors; tests/core/test_new_pair.py adds one.
 #pragma once
 
 #include <cmath>

@@ -35,7 +35,7 @@ template <class Pair, class T> class Split : public Plain<Pair, T> {
     static constexpr T LIMIT = Parts::LIMIT, LIMIT_OF_BOTH_SIGNS = 2 * LIMIT;
     // The largest ratio of the parts to the largest distance of a tile: tokens near each other, but far from 0,
     // exceed it.
-    static constexpr T RATIO = 8;
+    static constexpr T RATIO = 3;
 
     struct KeyPartTerm {
         template <class V> static ANYSCORE_INLINE V add(V sum, V x, V y, T) { return sum + x * Parts::of_key(y); }

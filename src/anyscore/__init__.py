@@ -19,7 +19,7 @@ from anyscore.masks.objects import Causal, Interval, Keys, Lengths, Mask, Window
 from anyscore.masks.sequences import Sequences
 from anyscore.modifiers.biases import ALiBi, Relative
 from anyscore.modifiers.normalizers import Sigmoid
-from anyscore.ops.pytrees import tell
+from anyscore.ops.pytrees import register_pytrees
 from anyscore.plot.recording import Recording, record
 from anyscore.score import (
     Additive,
@@ -39,7 +39,7 @@ from anyscore.score import (
     Trilinear,
 )
 
-tell()  # frameworks imported before; the others with their first tensors, or with their layers
+register_pytrees()  # in frameworks imported before; the others with their first tensors or layers
 
 __version__ = "0.1.0"
 

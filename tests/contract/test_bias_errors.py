@@ -11,7 +11,7 @@ import torch
 
 from anyscore import ALiBi, Relative, attention
 from anyscore.modifiers.biases import Bias
-from samples import normal
+from helpers.samples import normal
 
 B, H, KV, T_Q, T_K, D, D_V = 2, 4, 2, 5, 7, 5, 3
 
@@ -33,7 +33,7 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
     (torch.zeros(T_Q, T_K), TypeError, "bias is a"),
     ([[0.0]], TypeError, r"bias must be a tensor .* Relative\(table\) or ALiBi\(slopes\)"),
     ("alibi", TypeError, "bias must be a tensor"),
-    (ALiBi(), ValueError, 'ALiBi needs to know where 5 queries stand among 7 keys: give align="st'),
+    (ALiBi(), ValueError, 'ALiBi with 5 queries and 7 keys must say how they line up: align="st'),
     (Relative(np.zeros((3, 5)), align="end"), ValueError, r"leading dimensions \(3,\), expected"),
     (ALiBi(np.zeros(H, int), align="end"), TypeError, "bias.slopes is int64"),
     (ALiBi(offset=np.array([0])), TypeError, r"bias.offset is int64 of shape \(1,\), expected an"),

@@ -10,7 +10,6 @@ import pytest
 import torch
 from torch import Tensor
 
-import oracle
 from anyscore import (
     ALiBi,
     Causal,
@@ -28,11 +27,12 @@ from anyscore import (
 )
 from anyscore.call.task import Call, Options
 from anyscore.functional.attention import attend, weights
-from anyscore.layers.snapshot import snapshot
+from anyscore.layers.last_weights import snapshot
 from anyscore.modifiers.biases import default_slopes
 from anyscore.ops import load
-from bias_objects import distance, objects, t5
-from samples import NAMES, OUTER, make_score, normal
+from helpers import oracle
+from helpers.bias_objects import distance, objects, t5
+from helpers.samples import NAMES, OUTER, make_score, normal
 
 B, H, KV, T_Q, T_K, D, D_V = 2, 4, 2, 5, 7, 5, 3
 LEAD = (B, H)
@@ -250,7 +250,7 @@ def test_other_functions() -> None:
     torch.testing.assert_close(log_weights(q, k, **given).exp(), whole.weights)
     torch.testing.assert_close(log_sum_exp(q, k, **given), whole.lse)
     call = Call(q, k, v, Euclidean(), MASK, sink=sink, bias_after=bias.requires_grad_())
-    result, task = attend(call, Options(with_scores=True))
+    result, task = attend(call, Options(return_scores=True))
     torch.testing.assert_close(weights(snapshot(load("torch"), task)), result.weights)
 
 

@@ -24,16 +24,18 @@ from anyscore import (
     prepare_keys,
 )
 from anyscore.kernels import cpu
-from anyscore.score import SCORES as LAYER_SCORES
 from anyscore.torch import Attention, MultiHeadAttention
-from cases import SCORES as CASES
-from cases import WIDTH
-from samples import NAMES, gradients, leaves, make_score, normal
-from transformed import WARNINGS
+from helpers.cases import SCORES as CASES
+from helpers.cases import WIDTH
+from helpers.samples import NAMES, PAIRS, gradients, leaves, make_score, normal
+from helpers.table_scores import TABLE
+from helpers.transformed import WARNINGS
 
 pytestmark = WARNINGS
 B, H, KV, T_Q, T_K, D, D_V = 2, 4, 2, 3, 7, 5, 11
 SCORES = pytest.mark.parametrize("name", NAMES)
+WITH_A_BIAS = pytest.mark.parametrize("name", [*PAIRS, "Trilinear"])
+"""One score of each pair, and one whose keys have a bias."""
 IMPLS = pytest.mark.parametrize("impl", ["auto", "reference"])
 FRAMEWORKS = pytest.mark.parametrize("framework", ["numpy", "torch"])
 MASKS: dict[str, Any] = {
@@ -120,7 +122,7 @@ def test_the_core_is_used_and_packs_what_it_wants(framework: str) -> None:
 
 
 @pytest.mark.parametrize("fill", [np.nan, np.inf])
-@SCORES
+@WITH_A_BIAS
 def test_what_no_query_may_attend_is_not_read(name: str, fill: float) -> None:
     """Told when the keys are prepared, it reaches no gradient of a parameter either."""
     found = []
@@ -193,9 +195,9 @@ def test_transforms_and_compilation() -> None:
 # Layers
 
 
-@pytest.mark.parametrize("name", LAYER_SCORES)
+@pytest.mark.parametrize("name", TABLE)
 def test_layers(name: str) -> None:
-    hidden = 3 if name in ("additive", "concat", "gatv2") else None
+    hidden = 3 if TABLE[name].hidden else None
     layer = Attention(name, hidden=hidden, d_q=D, d_k=D).double()
     q, k, v = map(torch.tensor, arrays())
     prepared = layer.prepare_keys(k)
@@ -298,7 +300,7 @@ def test_what_it_is() -> None:
 
 
 @FRAMEWORKS
-@SCORES
+@WITH_A_BIAS
 def test_prepared_keys_are_a_snapshot(name: str, framework: str) -> None:
     """Keys changed in place afterwards, as a cache that grows, change nothing, at any T_q."""
     to = torch.tensor if framework == "torch" else np.array

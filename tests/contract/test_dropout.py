@@ -13,7 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from anyscore import attention
 from anyscore.modifiers.dropout import philox
 from anyscore.ops import load
-from samples import NAMES, leaves, make_score, normal
+from helpers.samples import PAIRS, leaves, make_score, normal
 
 FRAMEWORKS = pytest.mark.parametrize("framework", ["numpy", "torch"])
 
@@ -208,7 +208,7 @@ def test_a_given_seed_draws_nothing() -> None:
 # The backward
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", PAIRS)
 def test_gradcheck(name: str) -> None:
     """The backward drops what the forward did."""
     score, inputs = leaves(make_score(name), normal(3, 5), normal(7, 5), normal(7, 2))

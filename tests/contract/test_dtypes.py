@@ -17,12 +17,12 @@ import numpy as np
 import pytest
 import torch
 
-import oracle
 from anyscore import Cosine, Dot, Gaussian, Laplace, ScaledDot, Score, attention
 from anyscore.functional.attention import plan
-from budget import EPS, assert_near, dtype_of, size
-from cases import OPTIONS, SCORES, case
-from oracle_gradients import gradients
+from helpers import oracle
+from helpers.budget import EPS, assert_near, dtype_of, size
+from helpers.cases import OPTIONS, SCORES, case
+from helpers.oracle_gradients import gradients
 
 HALVES = ["torch.float16", "torch.bfloat16", "numpy.float16"]
 if find_spec("ml_dtypes"):  # which gives NumPy a bfloat16

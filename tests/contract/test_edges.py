@@ -22,9 +22,11 @@ from anyscore import (
     plan,
     scores,
 )
-from anyscore.score.factors import Factors, Pair
-from budget import EPS, assert_near, size
-from samples import NAMES, WIDTH, gradients, leaves, make_score, normal, table
+from anyscore.score.factors import Factors
+from anyscore.score.pairs import Pair
+from helpers import oracle
+from helpers.budget import EPS, assert_near, size
+from helpers.samples import NAMES, WIDTH, gradients, leaves, make_score, normal
 
 QUERIES, KEYS, HEADS, WIDTH_VALUE = 21, 17, 2, 6
 IMPLS = "auto", "reference"
@@ -60,7 +62,7 @@ def expected(
 ) -> tuple[np.ndarray, ...]:
     """Output, weights (..., E) in the order of EDGE_INDEX, log-sum-exp and scores, one by one."""
     query, key, value = arrays
-    s = table(name, make_score(name), query, key)[:, TARGET, SOURCE] + bias
+    s = oracle.scores(query, key, make_score(name))[:, TARGET, SOURCE] + bias
     s = changed.get("function", lambda x: x)(s)
     lse, weights = np.full(query.shape[:-1], -math.inf), np.zeros_like(s)
     output = np.zeros((*query.shape[:-1], value.shape[-1]))

@@ -22,8 +22,8 @@ from anyscore import (
     log_sum_exp,
     scores,
 )
-from budget import EPS, assert_near, size
-from samples import gradients, normal
+from helpers.budget import EPS, assert_near, size
+from helpers.samples import gradients, normal
 
 QUERIES, KEYS, HEADS, WIDTH = 9, 7, 2, 5
 RNG = np.random.default_rng(1)

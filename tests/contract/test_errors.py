@@ -24,8 +24,8 @@ from anyscore import (
     attention,
     plan,
 )
-from anyscore.score import checks as score_checks
-from wrong_calls import NAMING, TABLE, call, right, z
+from anyscore.score import checks
+from helpers.wrong_calls import NAMING, TABLE, call, right, z
 
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
@@ -137,7 +137,7 @@ def test_checks_that_another_thread_forgets_meanwhile(monkeypatch: pytest.Monkey
             self.clear()
             return found
 
-    monkeypatch.setattr(score_checks, "_passed", Forgetting())
+    monkeypatch.setattr(checks, "_passed", Forgetting())
     for _ in range(3):
         assert call("torch", {}).shape == (2, 3, 11)
 

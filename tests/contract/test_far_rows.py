@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 import torch
 
-import far_rows
 from anyscore import (
     Additive,
     Dot,
@@ -20,8 +19,9 @@ from anyscore import (
     scores,
 )
 from anyscore.torch import MultiHeadAttention, chunkwise, forward_alignment
-from cases import SCORES, case
-from samples import OUTER
+from helpers import far_rows
+from helpers.cases import SCORES, case
+from helpers.samples import OUTER
 
 T_Q, T_K = len(far_rows.OFFSETS), 11
 FLOATS = {"float32": torch.float32, "float64": torch.float64}

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from anyscore import Gaussian, Lorentz, attention, log_sum_exp
-from samples import normal
+from anyscore import Gaussian, Lorentz, attention, log_sum_exp, scores
+from helpers.samples import normal
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
@@ -53,3 +53,20 @@ def test_an_array_is_no_normalizer() -> None:
     x = normal(1, 2, 3)
     with pytest.raises(TypeError, match=r"normalizer must be one of 'softmax', .*got array"):
         attention(x, x, x, normalizer=np.zeros(2))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("width", [16, 65])
+def test_squared_distances_of_tokens_with_an_offset_are_exact(width: int) -> None:
+    """Parts a² + b² − 2ab of such tokens have 25 times the error of (a − b)²."""
+    rng, eps = np.random.default_rng(0), 2.0**-23
+    for _ in range(40):
+        offset = rng.normal(size=width)
+        query, key = (offset + 0.3 * rng.normal(size=(7, width)) for _ in range(2))
+        query, key = query.astype(np.float32), key.astype(np.float32)
+        distances = np.square(query[:, None].astype(np.float64) - key).sum(-1)
+        largest_parts = sum(np.square(x, dtype=np.float64).sum(-1).max() for x in (query, key))
+        sigma = np.float32(np.sqrt((largest_parts - distances.min()) / 23))  # 11.5 above the least
+        if largest_parts > 4 * distances.max():
+            exact = -distances / (2 * np.float64(sigma) ** 2)
+            error = np.abs(scores(query, key, score=Gaussian(sigma)) - exact).max()
+            assert error < 12 * eps

@@ -11,13 +11,13 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-import oracle
-import plain
 from anyscore import Lengths, Score, attention
-from budget import assert_gradients_within_budget
-from cases import SCORES, Case, case
-from gradient_rows import each_gradient_row, exact_gradients, projections, terms
-from table_rows import keep
+from helpers import plain
+from helpers.budget import assert_gradients_within_budget
+from helpers.cases import SCORES, Case, case
+from helpers.gradient_rows import each_gradient_row, exact_gradients, projections, terms
+from helpers.table_rows import keep
+from helpers.table_scores import RANKS
 
 
 def leaves(c: Case, dtype: Any) -> tuple[dict[str, Tensor], Any]:
@@ -75,7 +75,7 @@ def small(score: str) -> tuple[list[Tensor], Any]:
 
     parameters = case_.make(rng, (2,), (2,))
     names = [name for name, x in parameters.items() if isinstance(x, np.ndarray)]
-    tensors = [tiny(parameters[name], oracle.OWN_RANK[name]) for name in names]
+    tensors = [tiny(parameters[name], RANKS[name]) for name in names]
     shapes = (2, 2, cut[case_.d_q]), (2, 3, cut[case_.d_k]), (2, 3, 2)
     data = [torch.tensor(rng.standard_normal(shape)).requires_grad_() for shape in shapes]
     mask = Lengths([[0, 2], [3, 1]])

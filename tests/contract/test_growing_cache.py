@@ -23,10 +23,13 @@ from anyscore import (
     plan,
 )
 from anyscore.kernels import cpu
-from growing_caches import KV, B, H, T, arrays, run, same, to
-from samples import NAMES, make_score, normal, table
+from helpers import oracle
+from helpers.growing_caches import KV, B, H, T, arrays, run, same, to
+from helpers.samples import NAMES, PAIRS, make_score, normal
 
 SCORES = pytest.mark.parametrize("name", NAMES)
+WITH_A_BIAS = pytest.mark.parametrize("name", [*PAIRS, "Trilinear"])
+"""One score of each pair, and one whose keys have a bias."""
 FRAMEWORKS = pytest.mark.parametrize("framework", ["numpy", "torch"])
 CHUNKS: dict[str, list[int]] = {"steps": [1] * T, "prompt": [4, *[1] * 7], "parts": [2, 3, 1, 5]}
 
@@ -49,7 +52,7 @@ def test_every_score(name: str, framework: str, impl: str) -> None:
 def test_against_the_formula(name: str) -> None:
     score = make_score(name)
     q, k, v = arrays(H)
-    s = np.where(np.tri(T, dtype=bool), table(name, score, q, k), -np.inf)
+    s = np.where(np.tri(T, dtype=bool), oracle.scores(q, k, score), -np.inf)
     weights = np.exp(s - s.max(-1, keepdims=True))
     expected = weights / weights.sum(-1, keepdims=True) @ v
     same(run(q, k, v, score, CHUNKS["prompt"], {"capacity": 16}), expected, rtol=1e-9)
@@ -162,7 +165,7 @@ RINGS = [(1, 1, "steps"), (3, 3, "steps"), (3, 8, "parts"), (4, 8, "parts"), (9,
 
 @pytest.mark.parametrize("bias", [None, ALiBi(), Relative(normal(H, 7))])
 @pytest.mark.parametrize(("window", "capacity", "chunks"), RINGS)
-@SCORES
+@WITH_A_BIAS
 def test_rings(name: str, window: int, capacity: int, chunks: str, bias: Any) -> None:
     for framework in ("numpy", "torch"):
         score = make_score(name).map(to(framework))
@@ -215,7 +218,7 @@ def test_the_core_is_used_and_packs_what_it_wants(framework: str) -> None:
 
 @pytest.mark.parametrize("impl", ["auto", "reference"])
 @FRAMEWORKS
-@SCORES
+@WITH_A_BIAS
 def test_what_is_not_filled_is_not_read(name: str, framework: str, impl: str) -> None:
     score = make_score(name).map(to(framework))
     q, k, v = map(to(framework), arrays())

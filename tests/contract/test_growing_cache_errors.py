@@ -18,7 +18,7 @@ from anyscore import (
     ScaledDot,
     make_cache,
 )
-from samples import make_score, normal
+from helpers.samples import make_score, normal
 
 B, H, KV, T, D, D_V = 2, 4, 2, 11, 5, 3
 

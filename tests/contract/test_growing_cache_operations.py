@@ -19,15 +19,17 @@ from anyscore import (
     attention,
     make_cache,
 )
-from growing_caches import D_V, KV, B, D, H, T, arrays, same, to
-from samples import NAMES, make_score
+from helpers.growing_caches import D_V, KV, B, D, H, T, arrays, same, to
+from helpers.samples import NAMES, PAIRS, make_score
 
 SCORES = pytest.mark.parametrize("name", NAMES)
+WITH_A_BIAS = pytest.mark.parametrize("name", [*PAIRS, "Trilinear"])
+"""One score of each pair, and one whose keys have a bias."""
 FRAMEWORKS = pytest.mark.parametrize("framework", ["numpy", "torch"])
 
 
 @FRAMEWORKS
-@SCORES
+@WITH_A_BIAS
 def test_beams(name: str, framework: str) -> None:
     """A cache that is reordered is one of the reordered history."""
     score = make_score(name).map(to(framework))

@@ -15,7 +15,7 @@ from anyscore import (
     attention,
     plan,
 )
-from samples import NAMES, gradients, leaves, make_score, normal
+from helpers.samples import NAMES, gradients, leaves, make_score, normal
 
 B, T_Q, T_K, D, D_V = 2, 3, 7, 5, 11
 

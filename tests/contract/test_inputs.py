@@ -18,7 +18,7 @@ from anyscore import (
     attention,
     plan,
 )
-from samples import NAMES, gradients, leaves, make_score, normal
+from helpers.samples import PAIRS, gradients, leaves, make_score, normal
 
 B, T_Q, T_K, D, D_V = 2, 3, 7, 5, 11
 
@@ -32,10 +32,10 @@ def of(framework: str, *xs: np.ndarray) -> list[Any]:
     return [torch.tensor(x) if framework == "torch" else x for x in xs]
 
 
-SCORES = pytest.mark.parametrize("name", NAMES)
+ONE_OF_EACH_PAIR = pytest.mark.parametrize("name", PAIRS)
 
 
-@SCORES
+@ONE_OF_EACH_PAIR
 def test_numpy_inputs_are_never_written_to(arrays: Any, name: str) -> None:
     """Read-only, so that a write would raise; and of any strides."""
     q, k, v = arrays
@@ -53,7 +53,7 @@ def test_numpy_inputs_are_never_written_to(arrays: Any, name: str) -> None:
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-14)
 
 
-@SCORES
+@ONE_OF_EACH_PAIR
 def test_torch_inputs_are_never_written_to(arrays: Any, name: str) -> None:
     score, inputs = leaves(make_score(name), *arrays)
     mask, lengths = torch.tensor(normal(B, T_Q, T_K) > -0.5), torch.tensor([4, 7])

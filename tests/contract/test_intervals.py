@@ -39,7 +39,7 @@ def test_random_intervals(framework: str, keys: int, seed: int) -> None:
         keep = rng.random((1, 1, 1, 1)) < 0.5
     mask = LoweredMask(xp, keys, *(to(framework, x) for x in (start, stop, keep)))
     whole = np.broadcast_to(np.asarray(mask.boolean), (*lead, queries, keys))
-    by_queries, of_keys = (np.asarray(x) for x in mask.used)
+    by_queries, of_keys = (np.asarray(x) for x in mask.attending_attended)
     assert (np.broadcast_to(by_queries, (*lead, queries)) == whole.any(-1)).all()
     assert (np.broadcast_to(of_keys, (*lead, keys)) == whole.any(-2)).all()
 
@@ -73,5 +73,5 @@ def test_nothing_of_all_pairs_is_made(mask: Any, framework: str) -> None:
 
             return run
 
-    assert LoweredMask(Spy(), n, lowered.start, lowered.stop, lowered.mask).used  # type: ignore[arg-type]
+    assert LoweredMask(Spy(), n, lowered.start, lowered.stop, lowered.mask).attending_attended  # type: ignore[arg-type]
     assert 0 < max(sizes) <= 2 * (n + 1)

@@ -13,13 +13,12 @@ import torch
 from anyscore import Additive, Causal, Edges, Gaussian, Lengths
 from anyscore.call.task import Call, Options, Task
 from anyscore.functional.attention import attend, weights
-from anyscore.layers.chosen_weights import chosen_weights
-from anyscore.layers.snapshot import snapshot
+from anyscore.layers.last_weights import chosen_weights, snapshot
 from anyscore.ops import load
 from anyscore.torch import Attention, MultiHeadAttention, SelfAttention
-from cases import MASKS, OPTIONS, SCORES, SHAPES, applicable, case
-from samples import normal
-from table_rows import Row
+from helpers.cases import MASKS, OPTIONS, SCORES, SHAPES, applicable, case
+from helpers.samples import normal
+from helpers.table_rows import Row
 
 ROWS = sorted(
     {(score, shape, mask) for score in SCORES | OPTIONS for shape in ("heads", "grouped_6_2")
@@ -62,7 +61,7 @@ def same(task: Task, rows: Any, heads: Any = None, examples: Any = None) -> None
 @pytest.mark.parametrize("row", ROWS, ids="-".join)
 def test_they_are_those_of_all_indexed(row: Row) -> None:
     task = of_case(row)
-    *lead, queries, _ = task.sizes.all
+    *lead, queries, _ = task.sizes.scores_shape
     for i, rows in enumerate(CHOSEN):
         rows = rows if fits(rows, queries) else None
         same(task, rows)
@@ -133,14 +132,14 @@ def test_what_the_implementation_is_given(monkeypatch: pytest.MonkeyPatch) -> No
         seen.append(task)
         return weights(task)
 
-    monkeypatch.setattr("anyscore.layers.chosen_weights.weights", spy)
+    monkeypatch.setattr("anyscore.layers.last_weights.weights", spy)
     x = torch.randn(2, 6, 9, 4)
     mask = torch.rand(2, 6, 9, 9) < 0.7
     layer = Attention("gaussian", d_q=4, d_k=4, heads=6, kv_heads=2, sink=True)
     layer(x, x[:, :2], mask=mask & torch.ones(9, 9, dtype=bool).tril())
     layer.last_weights([1, 3], 4)
     (task,) = seen
-    assert task.sizes.all == (2, 1, 2, 9)
+    assert task.sizes.scores_shape == (2, 1, 2, 9)
     assert task.sizes.groups == 1
     assert task.score.a.shape == (2, 1, 2, 4)
     assert task.score.b.shape == (2, 1, 9, 4)
@@ -198,6 +197,19 @@ def test_heads_of_none() -> None:
         "heads= chooses of weights (batch, heads, T_q, T_k), got weights (3, 5, 5) without heads: "
         "leave it out."
     )
+
+
+def test_a_call_keeps_no_graph_of_the_terms_of_its_edges() -> None:
+    """The layer keeps the terms until its next call, and not what they were computed of."""
+    layer, x = Attention("gaussian", d_q=4, d_k=4), torch.randn(3, 4)
+    terms = torch.randn(2, 4, requires_grad=True) * 1
+    layer(x, x, mask=Edges.from_index([[1, 2], [0, 1]], 3).with_terms(terms))
+    kept = layer._last.mask.terms
+    assert kept.grad_fn is None
+    assert not kept.requires_grad
+    whole = layer.attention_weights
+    layer(x, x, mask=Edges.from_index([[1, 2], [0, 1]], 3).with_terms(terms.detach()))
+    assert torch.equal(layer.attention_weights, whole)
 
 
 def test_of_edges() -> None:

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from anyscore import Causal, Interval, Keys, Lengths, attention
-from samples import allowed, normal, where
-from transformed import WARNINGS
+from helpers.samples import allowed, normal, where
+from helpers.transformed import WARNINGS
 
 B, H, T_Q, T_K, D = 2, 3, 5, 7, 2
 FRAMEWORKS = ["numpy", "torch"]

@@ -14,18 +14,18 @@ import numpy as np
 import pytest
 import torch
 
-import oracle
-import plain
 from anyscore import Cosine, GATv2, Gaussian, Score, attention
-from budget import (
+from helpers import oracle, plain
+from helpers.budget import (
     EPS,
     assert_gradients_within_budget,
     assert_near,
     assert_within_budget,
     size,
 )
-from cases import SCORES, case
-from oracle_gradients import gradients, largest_terms
+from helpers.cases import SCORES, case
+from helpers.oracle_gradients import gradients, largest_terms
+from helpers.table_scores import row_of
 
 Change = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
@@ -61,7 +61,7 @@ def sum_of_terms(query: np.ndarray, key: np.ndarray, score: Any) -> float:
         return float(np.max(1 / score.tau))
     if kind == "Lorentz":
         return _terms_of_lorentz(query, key, score)
-    if kind not in plain.DISTANCES:
+    if row_of(score).pair not in ("squared", "absolute"):
         query, key = np.abs(query), np.abs(key)
         if isinstance(score, Score):
             score = score.map(np.abs)

@@ -19,7 +19,7 @@ from anyscore import Causal, Interval, Keys, Lengths, Mask, Window, attention
 from anyscore.masks.context import MaskContext
 from anyscore.masks.objects import as_mask
 from anyscore.ops import load
-from samples import allowed, normal, where
+from helpers.samples import allowed, normal, where
 
 B, H, T_Q, T_K, D = 2, 3, 5, 7, 2
 FRAMEWORKS = ["numpy", "torch"]

@@ -12,12 +12,13 @@ from torch import Tensor
 
 from anyscore import Additive, Causal, Interval, Keys, Lengths, Window, attention
 from anyscore.torch import MultiHeadAttention
-from samples import NAMES, WIDTH, gradients, leaves, make_score, normal
+from helpers.samples import NAMES, PAIRS, WIDTH, gradients, leaves, make_score, normal
 
 B, H, T_Q, T_K, D_V = 2, 4, 3, 7, 11
 FILLS = [math.nan, math.inf, -math.inf]
 
 SCORES = pytest.mark.parametrize("name", NAMES)
+ONE_OF_EACH_PAIR = pytest.mark.parametrize("name", PAIRS)
 FILL = pytest.mark.parametrize("fill", FILLS)
 
 
@@ -88,7 +89,7 @@ def test_what_nobody_attends_is_not_read(name: str, which: str, fill: float) -> 
 
 @FILL
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
-@SCORES
+@ONE_OF_EACH_PAIR
 def test_heads_with_masks_of_their_own(name: str, kv_heads: int, fill: float) -> None:
     """A key that any head of its group attends is read for that head only."""
     mask, groups = EACH_HEAD, H // kv_heads
@@ -178,7 +179,7 @@ def test_masked_nan_beside_attended_infinity(framework: str) -> None:
 
 
 @FILL
-@SCORES
+@ONE_OF_EACH_PAIR
 def test_a_query_shared_with_an_empty_batch(name: str, fill: float) -> None:
     """The batch that attends nothing does not read the query that another one attends with."""
     arrays = [normal(1, T_Q, WIDTH), normal(B, T_K, WIDTH), normal(B, T_K, D_V)]
@@ -191,7 +192,7 @@ def test_a_query_shared_with_an_empty_batch(name: str, fill: float) -> None:
 
 
 @FILL
-@SCORES
+@ONE_OF_EACH_PAIR
 def test_keys_shared_by_batches_of_different_lengths(name: str, fill: float) -> None:
     arrays = [normal(B, T_Q, WIDTH), normal(1, T_K, WIDTH), normal(T_K, D_V)]
     expected, _ = run(name, Lengths([4, 6]), arrays)
@@ -206,7 +207,7 @@ def test_keys_shared_by_batches_of_different_lengths(name: str, fill: float) -> 
 
 
 @FILL
-@SCORES
+@ONE_OF_EACH_PAIR
 def test_with_dropout(name: str, fill: float) -> None:
     options = {"dropout": 0.4, "dropout_seed": 7}
     arrays = [normal(B, T_Q, WIDTH), normal(B, T_K, WIDTH), normal(B, T_K, D_V)]
@@ -272,7 +273,7 @@ def test_nan_in_padding_of_half_precision(dtype: torch.dtype, impl: str) -> None
 
 
 @FILL
-@pytest.mark.parametrize("name", NAMES)
+@ONE_OF_EACH_PAIR
 @pytest.mark.parametrize("masking", [{}, {"valid_lens": 3}, {"mask": Causal("end")}])
 @pytest.mark.parametrize("sizes", [((2,), (2,), 0), ((0,), (0,), 3), ((0,), (1,), 3)])
 def test_calls_without_queries_or_batch_read_no_keys(

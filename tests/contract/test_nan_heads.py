@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from anyscore import ScaledDot, attention
-from samples import normal
+from helpers.samples import normal
 
 
 @pytest.mark.parametrize("fill", [math.nan, math.inf, -math.inf])

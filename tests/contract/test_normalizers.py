@@ -13,7 +13,6 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck, gradgradcheck
 
-import oracle
 from anyscore import (
     Additive,
     Causal,
@@ -32,12 +31,13 @@ from anyscore import (
 )
 from anyscore.call.task import Call, Options
 from anyscore.functional.attention import attend, weights
-from anyscore.layers.snapshot import snapshot
+from anyscore.layers.last_weights import snapshot
 from anyscore.ops import load
 from anyscore.torch import Attention, MultiHeadAttention
-from budget import EPS, assert_near
-from cases import OPTIONS, SCORES, case
-from table_rows import Row
+from helpers import oracle
+from helpers.budget import EPS, assert_near
+from helpers.cases import OPTIONS, SCORES, case
+from helpers.table_rows import Row
 
 OTHERS = "sigmoid", "sparsemax", "entmax15"
 each = pytest.mark.parametrize("normalizer", OTHERS)
@@ -401,7 +401,7 @@ def test_weights_of_a_layer_s_last_call(normalizer: str) -> None:
     query, key, value = (x.detach() for x in small())
     score = Trilinear(*(torch.ones(4, dtype=torch.float64) for _ in range(3)))
     result, task = attend(
-        Call(query, key, value, score, normalizer=normalizer), Options(with_scores=True)
+        Call(query, key, value, score, normalizer=normalizer), Options(return_scores=True)
     )
     torch.testing.assert_close(weights(snapshot(load("torch"), task)), result.weights)
 

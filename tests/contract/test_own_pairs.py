@@ -15,13 +15,13 @@ import torch
 
 from anyscore import Causal, attention, log_weights, plan
 from anyscore.ops import load
-from anyscore.score.factors import Pair
 from anyscore.score.formula import formula_of, where
 from anyscore.score.formula.slopes import plain
 from anyscore.score.formula.tape import numbers
+from anyscore.score.pairs import Pair
 from anyscore.torch import Attention
-from own_scores import EVERY, LEAKY, SOFTPLUS, Own, draw, written_out
-from transformed import WARNINGS
+from helpers.own_scores import EVERY, LEAKY, SOFTPLUS, Own, draw, written_out
+from helpers.transformed import WARNINGS
 
 SOFT = Pair.from_formula("softplus", SOFTPLUS)
 EACH = Pair.from_formula("each", EVERY)
@@ -203,7 +203,7 @@ def test_pickles_go_to_other_processes() -> None:
     pair = Pair.from_formula("mine", of_python)
     assert pickle.loads(pickle.dumps(pair)) == copy.deepcopy(pair) == pair
     script = (
-        "import pickle, sys, numpy as np; from anyscore.score.factors import pair_named;"
+        "import pickle, sys, numpy as np; from anyscore.score.pairs import pair_named;"
         "pair = pickle.load(sys.stdin.buffer); assert pair_named(pair.key) == pair;"
         "from anyscore.ops import load; a = np.array([1.0, -1.0]);"
         "print(*pair.value(load('numpy'), a, a[::-1]))"

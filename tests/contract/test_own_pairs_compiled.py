@@ -14,14 +14,14 @@ from typing import Any
 import pytest
 
 from anyscore.kernels import cpu, own_pairs
-from anyscore.score.factors import Pair
-from hang import HANG
+from anyscore.score.pairs import Pair
+from helpers.hang import HANG
 
 SCRIPT = """
 import numpy as np
 from anyscore import attention, plan
-from anyscore.score.factors import Pair
-from own_scores import Own, draw, written_out
+from anyscore.score.pairs import Pair
+from helpers.own_scores import Own, draw, written_out
 
 q, k, v, w = xs = draw(2)
 score = Own(w, Pair.from_formula("softplus", "softplus(a + b)"))
@@ -246,7 +246,7 @@ def test_a_compiler_that_makes_another_library(start: Run, tmp_path: Path) -> No
 FORKED = """
 import os
 from threading import Event, Thread
-from anyscore.score.factors import Pair
+from anyscore.score.pairs import Pair
 from anyscore.kernels import cpu
 
 pair, began, ends = Pair.from_formula("of this test", "a + 4.75 * b"), Event(), Event()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from anyscore.score.factors import Pair, pair_named
+from anyscore.score.pairs import Pair, pair_named
 
 FUNCTIONS = (
     "abs, cos, erf, exp, expm1, log, log1p, maximum, minimum, relu, sigmoid, sign, sin, softplus, "

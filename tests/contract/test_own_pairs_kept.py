@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from anyscore.kernels.own_pairs import compiler
-from hang import HANG
+from helpers.hang import HANG
 
 HEADERS = Path(__file__).parents[2] / "csrc"
 SOURCE = 'extern "C" int anyscore_own_pair() { return 0; }'

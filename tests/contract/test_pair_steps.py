@@ -12,9 +12,9 @@ import pytest
 import torch
 
 from anyscore.ops import load
-from anyscore.score.factors import Pair
 from anyscore.score.formula import formula_of
 from anyscore.score.formula.tape import numbers
+from anyscore.score.pairs import Pair
 
 ROOT = "sqrt(a*a + b*b + 1)"
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from anyscore import Causal, Interval, Keys, Lengths, Score, Window, attention
-from samples import NAMES, make_score
+from helpers.samples import NAMES, make_score
 
 settings.register_profile(
     "anyscore",

@@ -26,7 +26,7 @@ from anyscore import (
     plan,
     prepare_keys,
 )
-from samples import NAMES, WIDTH, gradients, leaves, make_score, normal
+from helpers.samples import NAMES, WIDTH, gradients, leaves, make_score, normal
 
 QUERIES, KEYS, HEADS, WIDTH_VALUE = [3, 0, 70, 1, 130, 2], [5, 2, 64, 0, 99, 4], 2, 6
 IMPLS = pytest.mark.parametrize("impl", ["auto", "reference"])

@@ -62,6 +62,12 @@ def test_it_has_the_weights_of_all_layers(model: Model) -> None:
     }  # fmt: skip
 
 
+def test_layers_by_the_beginning_of_their_names(model: Model) -> None:
+    with record(model, layers=["encoder", -1]) as recording:
+        model(X)
+    assert recording.layers == ["encoder.self_attn", "unused"]
+
+
 def test_calls_are_kept_in_order_as_they_were(model: Model) -> None:
     """Each with the parameters and inputs of its time."""
     with record(model, layers=["last", 0]) as recording:
@@ -189,11 +195,15 @@ def test_compiled_calls_are_not_recorded() -> None:
 @pytest.mark.parametrize(
     ("options", "error", "message"),
     [
-        ({"layers": "lost"}, ValueError, "layers has 'lost', expected of 'encoder.self_attn', "),
-        ({"layers": [4]}, ValueError, "layers has 4, .* integers from -4 to 3"),
+        ({"layers": "lost"}, ValueError, "no attention layer 'lost': .* has encoder.self_attn, "),
+        ({"layers": [4]}, IndexError, "layer 4: .* expected an integer from -4 to 3"),
         ({"layers": []}, ValueError, "layers is empty"),
-        ({"layers": 1.5}, TypeError, "layers must be names or integers, got 1.5"),
-        ({"layers": [True]}, TypeError, "layers must be names or integers"),
+        (
+            {"layers": 1.5},
+            TypeError,
+            "layers must be numbers or names of .*, got 1.5",
+        ),
+        ({"layers": [True]}, TypeError, "layers must be numbers or names of .*, got True"),
         ({"heads": True}, TypeError, "heads must be an integer, a slice or a sequence .* got True"),
         ({"heads": []}, ValueError, "heads is empty: leave it out for all heads"),
         ({"examples": np.zeros(0, int)}, ValueError, "examples is empty: leave it out"),

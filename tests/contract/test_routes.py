@@ -27,12 +27,13 @@ from anyscore import (
     attention,
     plan,
 )
-from anyscore.call import backend as implementations
 from anyscore.kernels import cpu
-from anyscore.score.factors import TANH, Factors, Pair
-from hang import HANG
-from samples import NAMES, make_score, normal
-from transformed import WARNINGS
+from anyscore.score.factors import Factors
+from anyscore.score.pairs import TANH, Pair
+from helpers.hang import HANG
+from helpers.samples import NAMES, make_score, normal
+from helpers.table_scores import ROWS
+from helpers.transformed import WARNINGS
 
 B, T_Q, T_K, D, D_V = 2, 3, 7, 5, 11
 FUSED = "fused, and keeps the contract"
@@ -119,9 +120,9 @@ def test_the_reference_where_neither_is(reason: str, change: dict[str, Any], no_
 
 SQUARES = f"{FUSED}; (a − b)² as a² + b² − 2ab where a bound on its rounding allows"
 IN_PARTS = {
-    **dict.fromkeys(("Gaussian", "Euclidean", "StudentT", "Lorentz"), SQUARES),
-    "Laplace": f"{FUSED}; |a − b| as 2 max(a, b) − a − b where a bound on its rounding allows",
-    "GATv2": f"{FUSED}; leaky_relu(a + b) by max(a, −b) where a bound on its rounding allows",
+    "squared": SQUARES,
+    "absolute": f"{FUSED}; |a − b| as 2 max(a, b) − a − b where a bound on its rounding allows",
+    "leaky_relu": f"{FUSED}; leaky_relu(a + b) by max(a, −b) where a bound on its rounding allows",
 }
 
 
@@ -140,7 +141,7 @@ def test_numpy_has_the_core(name: str) -> None:
     arrays = [normal(B, t, D) for t in (T_Q, T_K, T_K)]
     score = make_score(name)
     options: dict[str, Any] = {"score": score, "valid_lens": [3, 5], "return_lse": True}
-    assert plan(*arrays, **options) == Plan("cpu", IN_PARTS.get(name, FUSED))
+    assert plan(*arrays, **options) == Plan("cpu", IN_PARTS.get(ROWS[name].pair, FUSED))
     fused, reference = (attention(*arrays, **options, impl=i) for i in ("fused", "reference"))
     np.testing.assert_allclose(fused.output, reference.output, rtol=1e-12, atol=1e-14)
     np.testing.assert_allclose(fused.lse, reference.lse, rtol=1e-12, atol=1e-14)
@@ -181,7 +182,7 @@ def test_names_of_pairs_are_taken_once() -> None:
 
     first = Pair("of this test", value)
     assert Pair("of this test", value) == first  # as when a notebook's cell runs again
-    with pytest.raises(ValueError, match=r"a pair 'tanh' already, of .*factors\._tanh"):
+    with pytest.raises(ValueError, match=r"a pair 'tanh' already, of .*pairs\._tanh"):
         Pair("tanh", value)
 
 
@@ -336,7 +337,7 @@ def test_what_memory_edges_and_doubles_need(no_core: None) -> None:
 def test_the_memory_of_a_plan_is_what_the_reference_takes(
     score: Any, no_core: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(implementations, "_MUCH", 1)
+    monkeypatch.setattr("anyscore.call.backend._MUCH", 1)
     x = np.ones((2, 256, 32), np.float32)
     said = plan(x, x, x, score=score).reason.partition("needs ")[2]
     tracemalloc.start()

@@ -27,12 +27,12 @@ from anyscore import (
     prepare_keys,
     scores,
 )
-from anyscore.score import SCORES
 from anyscore.torch import Attention
-from cases import case
-from matrix_rows import check_matrix, each_matrix_row, each_matrix_slope, projection
-from matrix_slopes import KINDS, check_slopes
-from table_rows import Row, keep
+from helpers.cases import case
+from helpers.matrix_rows import check_matrix, each_matrix_row, each_matrix_slope, projection
+from helpers.matrix_slopes import KINDS, check_slopes
+from helpers.table_rows import Row, keep
+from helpers.table_scores import TABLE
 
 FUNCTIONS = scores, log_weights, log_sum_exp
 
@@ -227,12 +227,12 @@ def test_attention_still_asks_for_a_value() -> None:
         attention(np.ones((3, 5)), np.ones((4, 5)), None)
 
 
-@pytest.mark.parametrize("name", SCORES)
+@pytest.mark.parametrize("name", TABLE)
 def test_layers(name: str) -> None:
     """Scores before the first call and after it; weights are their softmax, whatever caps them."""
     made = torch.Generator().manual_seed(0)
     x, y = (torch.randn(2, n, 4, generator=made) for n in (3, 5))
-    sizes = {"hidden": 8} if name in ("additive", "concat", "gatv2") else {}
+    sizes = {"hidden": 8} if TABLE[name].hidden else {}
     layer, lengths = Attention(name, softcap=2.0, **sizes), torch.tensor([5, 2])
     found = layer.scores(x, y, lengths)
     layer(x, y, valid_lens=lengths)

@@ -11,7 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-import oracle
 from anyscore import Additive, Causal, Concat, Dot, GATv2, Keys, Lengths, attention, plan
 from anyscore.call.task import Call, Options
 from anyscore.functional import separable
@@ -19,12 +18,13 @@ from anyscore.functional.attention import lower
 from anyscore.functional.cache.prepare import prepare_keys
 from anyscore.kernels import cpu
 from anyscore.ops import load
-from budget import assert_near
-from cases import applicable, case
-from samples import gradients, leaves, make_score, normal
-from separable_calls import bare, inputs
-from table_shapes import SHAPES
-from transformed import WARNINGS
+from helpers import oracle
+from helpers.budget import assert_near
+from helpers.cases import applicable, case
+from helpers.samples import gradients, leaves, make_score, normal
+from helpers.separable_calls import bare, inputs
+from helpers.table_shapes import SHAPES
+from helpers.transformed import WARNINGS
 
 pytestmark = WARNINGS
 needs_core = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
@@ -180,7 +180,7 @@ def test_dtypes(dtype: Any, accelerated: bool, monkeypatch: pytest.MonkeyPatch) 
 
 def _lowered(xs: list[Any], score: Any) -> tuple[Any, ...]:
     options = Options(return_lse=True, impl="separable")
-    backend, _, task = lower(Call(*xs, score), options)
+    backend, _, task, _ = lower(Call(*xs, score), options)
     return backend, task, options
 
 

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.autograd import gradcheck
 
-import oracle
 from anyscore import (
     Additive,
     Dot,
@@ -28,11 +27,12 @@ from anyscore import (
 )
 from anyscore.call.task import Call, Options
 from anyscore.functional.attention import attend, weights
-from anyscore.layers.snapshot import snapshot
+from anyscore.layers.last_weights import snapshot
 from anyscore.ops import load
-from budget import EPS, assert_near
-from cases import OPTIONS, SCORES, case
-from table_rows import Row
+from helpers import oracle
+from helpers.budget import EPS, assert_near
+from helpers.cases import OPTIONS, SCORES, case
+from helpers.table_rows import Row
 
 ROWS = [(score, "heads", "four") for score in SCORES | OPTIONS]
 ROWS += [("trilinear", "grouped_6_2", "four"), ("dot", "no_key", "none"), ("dot", "rank_3", "four")]
@@ -144,7 +144,7 @@ def test_weights_of_a_layer_s_last_call() -> None:
     query, key, value, sink = (x.detach() for x in small())
     score = Trilinear(*(torch.randn(4, dtype=torch.float64) for _ in range(3)))
     call = Call(query, key, value, score, sink=sink)
-    result, task = attend(call, Options(with_scores=True))
+    result, task = attend(call, Options(return_scores=True))
     task = snapshot(load("torch"), task)
     sink += 1
     torch.testing.assert_close(weights(task), result.weights)

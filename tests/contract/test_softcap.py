@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 import torch
 
-import oracle
 from anyscore import Causal, Dot, Lengths, attention, plan
 from anyscore.kernels import cpu
-from samples import NAMES, OUTER, make_score, normal
+from helpers import oracle
+from helpers.samples import NAMES, OUTER, make_score, normal
 
 B, H, KV, T_Q, T_K, D, D_V = 2, 4, 2, 3, 7, 5, 2
 """Scores with an outer function: a cap is a second one, for the definition alone."""

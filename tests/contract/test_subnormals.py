@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import anyscore
-from anyscore.backends import host
+from anyscore.backends import numpy_core
 
 core: Any = pytest.importorskip("anyscore._core", reason="the C++ core is not built")
 
@@ -21,7 +21,7 @@ VALUE = np.full((64, 300, 16), 1e-40, np.float32)
 @pytest.fixture(autouse=True)
 def _flushing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """The caller flushes; threads that help it take after the one that made them, which did not."""
-    monkeypatch.setattr(host, "threads", lambda: 4)
+    monkeypatch.setattr(numpy_core, "threads", lambda: 4)
     _mean()
     if not torch.set_flush_denormal(True):
         pytest.skip("this processor cannot flush subnormal numbers")

@@ -9,13 +9,12 @@ import numpy as np
 import pytest
 import torch
 
-import oracle
-import plain
 from anyscore import attention
 from anyscore.functional.attention import plan
-from budget import assert_within_budget
-from cases import SCORES, SHAPES, case
-from table_rows import check, dealt, each_hand
+from helpers import oracle, plain
+from helpers.budget import assert_within_budget
+from helpers.cases import SCORES, SHAPES, case
+from helpers.table_rows import check, dealt, each_hand
 
 SDPA_KINDS = ("Dot", "ScaledDot", "Bilinear", "Cosine")
 

@@ -7,7 +7,8 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-from call import Call, stored
+
+from core.call import Call, stored
 
 Random = np.random.Generator
 Shape = tuple[int, ...]

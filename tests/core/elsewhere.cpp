@@ -1,6 +1,6 @@
 // The kernels of a processor that is not here, or of instructions that it does not own up to, in a program of their
 // own: a call comes in as numbers on standard input, and its results go out on standard output. See
-// test_core_elsewhere.py.
+// test_elsewhere.py.
 #include <cstdio>
 #include <cstdlib>
 #include <vector>

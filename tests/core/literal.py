@@ -13,10 +13,10 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, cast
 
 import numpy as np
-from call import Call, name_of, numbers, stored
 
 from anyscore.modifiers import dropout
 from anyscore.ops import load
+from core.call import Call, name_of, numbers, stored
 
 Array = Any
 Results = dict[str, np.ndarray]
@@ -227,7 +227,7 @@ def kept_by_dropout(call: Call) -> np.ndarray:
         return np.ones((period, call.queries, call.keys), bool)
     xp = load("numpy")
     seed = xp.seed(call.seed, call.a)
-    drawn = dropout.keep(xp, seed, call.dropout, (period,), call.queries, call.keys)
+    drawn = dropout.dropout_mask(xp, seed, call.dropout, (period,), call.queries, call.keys)
     return cast(np.ndarray, drawn)
 
 

@@ -6,15 +6,15 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import literal
 import numpy as np
 import pytest
-from call import Call, name_of, numbers, stored
-from literal import Results
 
-from anyscore.call.operands import FACTORS, Operands
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands
 from anyscore.kernels.cpu import AT_ONCE
-from budget import BAND, EPS, assert_near, error, size
+from core import literal
+from core.call import Call, name_of, numbers, stored
+from core.literal import Results
+from helpers.budget import BAND, EPS, assert_near, error, size
 
 core: Any = pytest.importorskip("anyscore._core", reason="the C++ core is not built")
 
@@ -26,7 +26,7 @@ def runnable() -> set[str]:
 
 
 WIDER = {"float32": np.float64, "float64": np.longdouble}
-GRADIENTS = Operands._fields[:FACTORS]
+GRADIENTS = Operands._fields[:N_DIFFERENTIABLE]
 
 
 def run(call: Call, threads: int = 1, prepared: bool = False) -> Results:
@@ -111,7 +111,7 @@ def run_alone(call: Call, threads: int = 2) -> Results:
     core.forward(x, call.pair, call.numbers, (None, stats, scores), threads)
     found: Results = {"stats": stats, "lse": stats.sum(-2), "scores": scores}
     for kept in (None, scores) if call.keeps_scores else (None,):
-        made = [None if y is None else nan(y.shape, call.compute) for y in x[:FACTORS]]
+        made = [None if y is None else nan(y.shape, call.compute) for y in x[:N_DIFFERENTIABLE]]
         upstream, results = (None, d_stats(call), call.d_scores), (None, stats, kept)
         core.backward(x, call.pair, call.numbers, results, upstream, tuple(made), threads)
         kind = "" if kept is None else " kept"

@@ -7,13 +7,13 @@ import subprocess
 import sys
 from pathlib import Path
 
-from hang import HANG
+from helpers.hang import HANG
 
 
 def run_script(script: str, timeout: float = HANG) -> str:
     """What a Python of its own prints; a failure shows what it said."""
-    here = Path(__file__).parent
-    path = os.pathsep.join([str(here), str(here.parent / "helpers"), *filter(None, sys.path)])
+    tests = str(Path(__file__).parents[1])
+    path = os.pathsep.join([tests, *filter(None, sys.path)])
     done = subprocess.run(
         [sys.executable, "-c", script],
         env={**os.environ, "PYTHONPATH": path},

@@ -5,17 +5,17 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import literal
 import numpy as np
 import pytest
-from call import PAIRS, Call, numbers, stored
-from draw import MASKS, draw
 
-from anyscore.backends.reference import definition as reference
+from anyscore.backends.reference import definition
 from anyscore.modifiers.biases import LoweredBias
 from anyscore.ops import load
 from anyscore.score import factors
 from anyscore.score.outer import Outer
+from core import literal
+from core.call import PAIRS, Call, numbers, stored
+from core.draw import MASKS, draw
 
 torch = pytest.importorskip("torch")
 
@@ -49,14 +49,14 @@ def by_reference(call: Call) -> dict[str, np.ndarray]:
     if call.bias is not None:
         bias = LoweredBias(every["bias"], call.diagonal, call.after)
         biases = [(bias.matrix(load("torch"), call.queries, call.keys), call.after)]
-    results = reference.attend(
+    results = definition.attend(
         load("torch"), f, value, keep, p=call.dropout, dropout_mask=kept, biases=biases
     )
     lse, scores = (
         results[1].sum(-2).broadcast_to(keep.shape[:-1]),
         results[2].broadcast_to(keep.shape),
     )
-    weights, _ = reference.softmax(load("torch"), scores, keep)
+    weights, _ = definition.softmax(load("torch"), scores, keep)
     sides = [torch.tensor(numbers(call.d_output)), torch.zeros_like(lse), torch.zeros_like(scores)]
     for i, d in ((1, call.d_lse), (2, call.d_scores)):
         if d is not None:

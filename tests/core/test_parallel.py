@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from hang import HANG
+from helpers.hang import HANG
 
 HERE = Path(__file__).parent
 COMPILER = shutil.which(os.environ.get("CXX") or "c++")

@@ -81,7 +81,8 @@ def test_a_folder_of_the_core_includes_files_of_lower_ones_alone() -> None:
 
 MAPS = (
     "backends/jax backends/reference backends/torch call functional functional/cache hf kernels "
-    "lab/prove lab/report lab/translate layers masks modifiers plot score torch"
+    "lab/prove lab/report lab/translate layers masks modifiers plot score torch torch/pointers "
+    "torch/speech"
 )
 
 

@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from anyscore import attention
-from anyscore.backends.torch import operators as torch_operators
+from anyscore.backends.torch import operators
 from anyscore.call.operands import Operands, Results, Settings
 from anyscore.functional import separable
 from anyscore.kernels import cpu
-from samples import normal
-from separable_calls import bare, inputs
+from helpers.samples import normal
+from helpers.separable_calls import bare, inputs
 
 pytestmark = [
     pytest.mark.slow,
@@ -102,7 +102,7 @@ def backward(xs: list[torch.Tensor], upstream: torch.Tensor) -> Any:
     """That of tanh itself, from the output and the log-sum-exp of the product."""
     (q, k, v, w), (output, _, lse) = xs, call(xs, "separable")
     stats = torch.stack([lse, 0 * lse], -2)  # as if one score had all the weight
-    da, db, dw, _, dv, *_ = torch_operators.backward(
+    da, db, dw, _, dv, *_ = operators.backward(
         Operands(q, k, w, value=v),
         Settings("tanh", 1.0, 1, 0.0, 2, (2,)),
         Results(output, stats),

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from bias_specs import Bias, biases, far_biases, shapes
 from hypothesis import strategies as st
 
 import anyscore
+from fuzz.bias_specs import Bias, biases, far_biases, shapes
 
 Shape = tuple[int, ...]
 Tensors = dict[str, Any]

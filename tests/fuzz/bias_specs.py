@@ -14,9 +14,9 @@ from typing import Any
 
 import numpy as np
 from hypothesis import strategies as st
-from rounding import Number, roundings
 
 import anyscore
+from fuzz.rounding import Number, roundings
 
 Shape = tuple[int, ...]
 FAR = (0.0, -1e9, 1e9, 1e8, -1e8, 4e8, -4e8, 1e4, -1e4, 6e5, -3e6, 2.0**24, -(2.0**26))

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import pytest
-from fuzzing import Effort
-from runners import NumPy
 
-from frameworks import RUNNERS
+from fuzz.frameworks import RUNNERS
+from fuzz.fuzzing import Effort
+from fuzz.runners import NumPy
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

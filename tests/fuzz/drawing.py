@@ -5,23 +5,20 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from beside import besides, far_besides
-from drawn import STORE, Call, lead_of
-from exact import Shape
 from hypothesis import strategies as st
-from mask_specs import bounds, specs
 
-KINDS = (
-    "Dot", "ScaledDot", "Bilinear", "Cosine", "Trilinear",
-    "Gaussian", "Laplace", "Euclidean", "StudentT", "Lorentz", "Additive", "Concat", "GATv2",
-)  # fmt: skip
+from fuzz.beside import besides, far_besides
+from fuzz.drawn import STORE, Call, lead_of
+from fuzz.exact import Shape
+from fuzz.formulas import KINDS
+from fuzz.mask_specs import bounds, specs
+from helpers.table_scores import ROWS
+
 SCALES = {
-    "ScaledDot": "scale", "Bilinear": "scale",
-    "Cosine": "tau", "Gaussian": "sigma", "Laplace": "sigma",
-    "Euclidean": "sigma", "StudentT": "sigma", "Lorentz": "sigma",
+    "ScaledDot": "scale", "Bilinear": "scale", "Lorentz": "sigma",
+    **{kind: ROWS[kind].scaled.of for kind in KINDS if ROWS[kind].scaled},
 }  # fmt: skip
-DISTANCES = "Euclidean", "StudentT", "Lorentz"
-FIXED = {"StudentT": "nu", "Lorentz": "scale"}
+"""The field that is a scale."""
 EXACT = "Dot", "Laplace"
 """Their scores of small integers are rounded nowhere."""
 LAYOUTS = ("dense", "dense", "columns", "every other", "wider", "backwards", "read-only")
@@ -83,14 +80,16 @@ def calls(draw: st.DrawFn, framework: str, gradients: bool = True) -> Call:
             parameters[name] = (*(own() if groups == 1 or name != "w_k" else ()), d_q)
     if kind in ("Additive", "Concat"):
         parameters["bias"] = draw(st.sampled_from((None, (*own(), hidden))))
-    natural = math.sqrt(max(d_q, 1)) if kind in ("Gaussian", "Laplace") else 1.0
+    row = ROWS[kind]
+    distances = row.pair in ("squared", "absolute") and not row.outer
+    natural = math.sqrt(max(d_q, 1)) if distances else 1.0
     if kind in SCALES:
         number = round(natural * draw(st.sampled_from((1.0, 0.5, 1.7))), 3)
-        own_sigma = own if kind != "Lorentz" or groups == 1 else tuple  # it has the heads of keys
+        own_sigma = own if not row.of_both or groups == 1 else tuple  # it has the heads of keys
         choices = [number, own_sigma(), own_sigma()] + [None] * (SCALES[kind] == "scale")
         parameters[SCALES[kind]] = 1.0 if exact else draw(st.sampled_from(choices))
-    if kind in FIXED:
-        parameters[FIXED[kind]] = draw(st.sampled_from((1.0, 2.5, 8)))
+    for name in row.fixed:
+        parameters[name] = draw(st.sampled_from((1.0, 2.5, 8)))
     queries, keys = draw(TOKENS), draw(TOKENS)
     pair = hidden if kind in ("Additive", "Concat", "GATv2") else max(d_q, d_k)
     limit = WORK // 3 if dtype == "float64" else WORK
@@ -121,7 +120,7 @@ def calls(draw: st.DrawFn, framework: str, gradients: bool = True) -> Call:
         (*q_lead, queries, d_q), (*k_lead, keys, d_k), (*v_lead, keys, d_v), groups,
         draw(specs(whole, queries, keys)), valid_lens, draw(st.booleans()),
         data, 1.0 if exact else draw(st.sampled_from(magnitudes)),
-        natural if kind in ("Gaussian", "Laplace") else draw(st.sampled_from((1.0, 0.5))),
+        natural if distances else draw(st.sampled_from((1.0, 0.5))),
         fill, poison,
         (draw(layouts), draw(layouts), draw(st.sampled_from(LAYOUTS))),
         draw(st.sampled_from(SOFTCAPS)), rate, draw(st.integers(0, 2**64 - 1)) if rate else 0,

@@ -7,9 +7,11 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
-from beside import Beside
-from exact import RANKS, Problem, Shape, philox_kept, place
-from mask_specs import Spec, allowed
+
+from fuzz.beside import Beside
+from fuzz.exact import Problem, Shape, philox_kept, place
+from fuzz.mask_specs import Spec, allowed
+from helpers.table_scores import RANKS
 
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-23, "bfloat16": 2.0**-23}
 STORE = {"float64": 0.0, "float32": 0.0, "float16": 2.0**-11, "bfloat16": 2.0**-8}

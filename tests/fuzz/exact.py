@@ -8,19 +8,15 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-import formulas
 import numpy as np
-from beside import Beside
-from normalized import normalized
-from rounding import Number, mix, project, roundings
-from scored import scored
-from sinks import Sunk, sunk
 
-RANKS = {
-    "W": 2, "W_q": 2, "W_k": 2, "w_v": 1, "bias": 1, "w_q": 1, "w_k": 1, "w_p": 1,
-    "scale": 0, "sigma": 0, "tau": 0, "nu": 0,
-}  # fmt: skip
-"""Of a parameter of one head; axes before these are leading dimensions."""
+from fuzz import formulas
+from fuzz.beside import Beside
+from fuzz.normalized import normalized
+from fuzz.rounding import Number, mix, project, roundings
+from fuzz.scored import scored
+from fuzz.sinks import Sunk, sunk
+from helpers.table_scores import RANKS
 
 Shape = tuple[int, ...]
 

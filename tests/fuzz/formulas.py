@@ -15,18 +15,20 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from outers import slope_of_tanh
-from rounding import Number, Operand, project, unit
+
+from fuzz.outers import slope_of_distance, slope_of_tanh
+from fuzz.rounding import Number, Operand, project, roundings, unit
+from helpers.table_scores import ROWS
 
 Parameters = dict[str, Any]
 """A field of the score each: a Number of one head, a plain number, or None."""
 
-PAIR = {
-    "Euclidean": "squared", "StudentT": "squared", "Lorentz": "squared",
-    "Gaussian": "squared", "Laplace": "absolute", "GATv2": "leaky_relu",
-    "Additive": "tanh", "Concat": "tanh",
-}  # fmt: skip
-"""All others are products."""
+BY_HAND = (
+    "Dot", "ScaledDot", "Bilinear", "Trilinear", "Lorentz", "Additive", "Concat", "GATv2",
+)  # fmt: skip
+"""The scores whose forms and derivatives are below; others' follow from `Scaled` of their rows."""
+KINDS = tuple(name for name, row in ROWS.items() if name in BY_HAND or row.scaled)
+"""The scores that can be drawn."""
 
 
 @dataclass(frozen=True)
@@ -91,9 +93,32 @@ def _sizes(a: Number, b: Number) -> np.ndarray:
     return np.abs(a.x) + np.abs(b.x)
 
 
+PARTS = {"squared": 12.0, "absolute": 16.0, "leaky_relu": 32.0}
+"""Pairs that the core may split into a part of the query, one of the key and a joint one.
+
+The number bounds how far parts may exceed a score, by "Pairs in parts" of docs/kernel.md.
+"""
+
+
 def sums(f: Form, pairs: Number) -> Number:
     """Σ_d weight_d · pair_d, (T_q, T_k)."""
-    return (pairs if f.weight is None else pairs * f.weight).features()
+    total = (pairs if f.weight is None else pairs * f.weight).features()
+    return total.worse(_roundings_of_parts(f, total)) if f.pair in PARTS else total
+
+
+def _roundings_of_parts(f: Form, total: Number) -> np.ndarray:
+    """Errors of sums that the core takes in parts: these round at the size of the parts."""
+    a, b = f.a.x, f.b.x
+    of_query, of_key = (np.square(x) if f.pair == "squared" else np.abs(x) for x in (a, b))
+    weight = np.ones(1) if f.weight is None else np.abs(f.weight.x)
+    size = (of_query * weight).sum(-1)[:, None] + (of_key * weight).sum(-1)
+    scale = np.abs(f.scale.x if isinstance(f.scale, Number) else f.scale)
+    with np.errstate(divide="ignore"):
+        slope = scale
+        if f.outer is not None:
+            slope = scale * f.outer[1] * slope_of_distance(f.outer[0], scale * np.abs(total.x))
+        most = np.abs(total.x) + PARTS[f.pair] / slope
+    return total.eps * roundings(a.shape[-1]) * np.minimum(size, most)
 
 
 def scores(f: Form, sums: Number) -> Number:
@@ -104,7 +129,16 @@ def scores(f: Form, sums: Number) -> Number:
 
 
 def form(kind: str, p: Parameters, q: Number, k: Number) -> Form:
-    pair, one = PAIR.get(kind, "product"), q.like(1.0)
+    row, one = ROWS[kind], q.like(1.0)
+    pair = row.pair
+    if row.scaled is not None:
+        below = one * row.scaled.divisor(p)
+        for _ in range(row.scaled.power):
+            below = below * p[row.scaled.of]
+        scale = row.scaled.factor * _over(one, below)
+        outer = row.scaled.outer(p) if row.scaled.outer else None
+        a, b = (unit(x)[0].stored() if row.scaled.unit else x for x in (q, k))
+        return Form(a, b, pair, scale=scale, outer=outer)
     if kind in ("Additive", "GATv2"):
         a, b = _projected(q, p["W_q"]), _projected(k, p["W_k"])
         return Form(_with(a, p.get("bias")), b, pair, p["w_v"])
@@ -115,22 +149,10 @@ def form(kind: str, p: Parameters, q: Number, k: Number) -> Form:
         of_query, of_key = project(q, p["w_q"][:, None]), project(k, p["w_k"][:, None])
         biases = of_query[:, 0].stored(), of_key[:, 0].stored()
         return Form((q * p["w_p"]).stored(), k, pair, None, 1.0, *biases)
-    if kind == "Cosine":
-        return Form(*(unit(x)[0].stored() for x in (q, k)), pair, scale=_over(one, p["tau"]))
-    if kind == "Gaussian":
-        return Form(q, k, pair, scale=-0.5 * _over(one, one * p["sigma"] * p["sigma"]))
-    if kind == "Euclidean":
-        scale = _over(one, one * p["sigma"] * p["sigma"])
-        return Form(q, k, pair, scale=scale, outer=("sqrt", 1.0))
-    if kind == "StudentT":
-        scale = _over(one, one * p["nu"] * p["sigma"] * p["sigma"])
-        return Form(q, k, pair, scale=scale, outer=("log1p", (p["nu"] + 1) / 2))
     if kind == "Lorentz":
         signs = q.like(np.append(np.ones(q.x.shape[1]), -1.0))
         a, b = lifted(q, p["sigma"]), lifted(k, p["sigma"])
         return Form(a, b, pair, signs, 0.5, outer=("arcosh", p["scale"]))
-    if kind == "Laplace":
-        return Form(q, k, pair, scale=-1 * _over(one, p["sigma"]))
     a = project(q, p["W"]).stored() if kind == "Bilinear" else q
     scale = p.get("scale")
     if scale is None:
@@ -183,20 +205,12 @@ def slopes(
     if kind == "Bilinear":
         d_q, d_W = project(d_a, p["W"].T), (q[:, :, None] * d_a[:, None]).tokens(0)
         return {"query": d_q, "key": d_b, "W": d_W, "scale": d_scale}
-    if kind == "Cosine":
-        d_tau = -1 * d_scale * f.scale * f.scale
-        return {"query": _of_unit(q, d_a), "key": _of_unit(k, d_b), "tau": d_tau}
-    if kind == "Gaussian":  # scale = −1/(2σ²), so its derivative by σ is 1/σ³
-        cubed = _over(q.like(1.0), q.like(1.0) * p["sigma"] * p["sigma"] * p["sigma"])
-        return {"query": d_a, "key": d_b, "sigma": d_scale * cubed}
-    if kind in ("Euclidean", "StudentT"):  # scale = 1/(νσ²), so its derivative by σ is −2/(νσ³)
-        return {
-            "query": d_a,
-            "key": d_b,
-            "sigma": d_scale * f.scale * _over(q.like(-2.0), p["sigma"]),
-        }
-    if kind == "Laplace":
-        return {"query": d_a, "key": d_b, "sigma": d_scale * f.scale * f.scale}
+    scaled = ROWS[kind].scaled
+    if scaled is not None:  # the scale is c / xⁿ, so its derivative by x is −n / x of it
+        if scaled.unit:
+            d_a, d_b = _of_unit(q, d_a), _of_unit(k, d_b)
+        d_x = d_scale * f.scale * _over(q.like(-float(scaled.power)), p[scaled.of])
+        return {"query": d_a, "key": d_b, scaled.of: d_x}
     return {"query": d_a, "key": d_b, "scale": d_scale}
 
 

@@ -8,9 +8,10 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-from drawn import Call
-from exact import Problem
-from runners import NumPy
+
+from fuzz.drawn import Call
+from fuzz.exact import Problem
+from fuzz.runners import NumPy
 
 
 class Torch(NumPy):

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import numpy as np
-from drawn import Call
-from exact import Answer, Expected, Problem
-from runners import Answered
+
+from fuzz.drawn import Call
+from fuzz.exact import Answer, Expected, Problem
+from fuzz.runners import Answered
 
 LEAST = {"float64": 1e-300, "float32": 1e-36, "bfloat16": 1e-36, "float16": 1e-6}
 """Where a type has no more digits to give: what is smaller may be 0."""

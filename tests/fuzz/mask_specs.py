@@ -1,7 +1,8 @@
 """Masks as plain data: drawn, made into mask objects, and worked out entry by entry.
 
 A spec is (kind, fields); several of them intersect. `allowed` follows what the documentation says
-of each kind, in NumPy, and shares nothing with the package.
+of each kind, in NumPy, and shares nothing with the package. A class of masks without a formula here
+is drawn of the table of the other tests, and judged by its rule there.
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from dataclasses import fields as fields_of
 from functools import reduce
 from operator import and_
 from typing import Any
@@ -17,8 +19,15 @@ import numpy as np
 from hypothesis import strategies as st
 
 import anyscore
+from helpers import oracle
+from helpers.table_masks import MASKS, RULES
+from helpers.table_shapes import SHAPES
+from helpers.table_shapes import Shape as Shaped
 
 Shape = tuple[int, ...]
+
+KINDS = "Lengths", "Causal", "Window", "Interval", "Keys", "Array"
+"""The masks that are drawn and worked out here; others are drawn of the table, by its rule."""
 
 
 @dataclass(frozen=True)
@@ -30,6 +39,23 @@ class Spec:
         """The mask object, or the array itself; `array` makes tensors of what is an array."""
         made = {n: array(x) if isinstance(x, np.ndarray) else x for n, x in self.fields.items()}
         return made["keep"] if self.kind == "Array" else getattr(anyscore, self.kind)(**made)
+
+
+def spec_of(mask: Any) -> Spec:
+    return Spec(type(mask).__name__, {x.name: getattr(mask, x.name) for x in fields_of(mask)})
+
+
+def of_table() -> dict[str, list[str]]:
+    """Map the classes of masks that have no formula here to their rows of the table.
+
+    Positions of other masks are those within `Sequences`, which therefore takes no part.
+    """
+    found: dict[str, list[str]] = {}
+    for name, case in MASKS.items():
+        kind = type(case.make(SHAPES["heads"], np.random.default_rng(0), np.asarray)).__name__
+        if kind in RULES and kind not in (*KINDS, "Sequences"):
+            found.setdefault(kind, []).append(name)
+    return found
 
 
 def build(specs: list[Spec], array: Callable[[np.ndarray], Any]) -> Any:
@@ -70,6 +96,8 @@ def _allowed(kind: str, fields: dict[str, Any], lead: Shape, queries: int, keys:
         if left is not None:
             keep = keep & (j >= place - np.longdouble(int(left)))
         return keep if right is None else keep & (j <= place + np.longdouble(int(right)))
+    if kind not in KINDS:
+        return oracle.allowed(Spec(kind, fields).build(np.asarray), lead, queries, keys)
     keep = np.asarray(fields["keep"])
     if kind == "Keys":
         if keep.ndim == 2 and lead:
@@ -107,7 +135,12 @@ def specs(draw: st.DrawFn, lead: Shape, queries: int, keys: int) -> list[Spec]:
 
 @st.composite
 def _spec(draw: st.DrawFn, lead: Shape, queries: int, keys: int) -> Spec:
-    kind = draw(st.sampled_from(("Lengths", "Causal", "Window", "Interval", "Keys", "Array")))
+    kind = draw(st.sampled_from((*KINDS, *of_table())))
+    if kind not in KINDS:
+        names = [name for name in of_table()[kind] if len(lead) >= MASKS[name].rank]
+        shape = Shaped(lead, lead, lead, queries, keys)
+        rng = np.random.default_rng(draw(st.integers(0, 2**16)))
+        return spec_of(MASKS[draw(st.sampled_from(names))].make(shape, rng, np.asarray))
     if kind == "Lengths":
         return Spec(kind, {"n": draw(bounds(lead, queries, keys))})
     if kind == "Interval":

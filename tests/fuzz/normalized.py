@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from rounding import BAND, Number, roundings, sigmoid, softmax
+
+from fuzz.rounding import BAND, Number, roundings, sigmoid, softmax
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,8 @@ counts as 0, below 0 too, the slope of the last three is 0; that of log1p may be
 from __future__ import annotations
 
 import numpy as np
-from rounding import Number
+
+from fuzz.rounding import Number
 
 
 def slope_of_tanh(x: np.ndarray) -> np.ndarray:
@@ -56,7 +57,7 @@ def of_distance(name: str, c: float, x: Number) -> tuple[Number, Number]:
     brought = {"sqrt": 1.0, "log1p": y, "arcosh": 1 + y}[name]
     positive, least = x.x > 0, x.least if name != "log1p" else 0.0
     own = x.eps * (6 + OWN[name] * brought)
-    slope, steep, flat = (_slope(name, np.maximum(z, least)) for z in (at, low, high))
+    slope, steep, flat = (slope_of_distance(name, np.maximum(z, least)) for z in (at, low, high))
     error = np.maximum(steep - slope, slope - flat) + own * slope
     if name != "log1p":
         error = np.where(low > 0, error, steep)  # 0 is possible too
@@ -72,8 +73,8 @@ def _value(name: str, x: np.ndarray) -> np.ndarray:
     return np.sqrt(x) if name == "sqrt" else np.log1p(x)
 
 
-def _slope(name: str, x: np.ndarray) -> np.ndarray:
-    """Without its sign."""
+def slope_of_distance(name: str, x: np.ndarray) -> np.ndarray:
+    """The slope of a function of a distance, without its number c and its sign."""
     if name == "arcosh":
         return np.asarray(1 / (np.sqrt(x) * np.sqrt(x + 2)))
     return np.asarray(0.5 / np.sqrt(x) if name == "sqrt" else 1 / (1 + x))

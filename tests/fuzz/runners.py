@@ -9,11 +9,11 @@ from importlib import import_module
 from typing import Any
 
 import numpy as np
-from drawn import Call
-from exact import Problem
-from mask_specs import build
 
 import anyscore
+from fuzz.drawn import Call
+from fuzz.exact import Problem
+from fuzz.mask_specs import build
 
 NAMES = "output", "weights", "lse"
 

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-import formulas
-import outers
-from beside import Beside
-from formulas import Form, Parameters
-from rounding import Number
+from fuzz import formulas, outers
+from fuzz.beside import Beside
+from fuzz.formulas import Form, Parameters
+from fuzz.rounding import Number
 
 
 @dataclass

@@ -10,7 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from rounding import BAND, Number, sigmoid
+
+from fuzz.rounding import BAND, Number, sigmoid
 
 
 @dataclass(frozen=True)

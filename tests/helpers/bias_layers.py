@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-import softcap_layers
 from anyscore import ALiBi, Relative
-from softcap_layers import HEADS, LAYERS, LENGTHS, Arrays, inputs, make
+from helpers import softcap_layers
+from helpers.softcap_layers import HEADS, LAYERS, LENGTHS, Arrays, inputs, make
 
 __all__ = [
     "LAYERS",

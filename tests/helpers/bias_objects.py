@@ -10,7 +10,7 @@ import numpy as np
 
 from anyscore import ALiBi, Relative
 from anyscore.modifiers.biases import Bias
-from samples import normal
+from helpers.samples import normal
 
 H, T_Q, T_K = 4, 5, 7
 

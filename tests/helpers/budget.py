@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-import oracle
+from helpers import oracle
 
 BAND = 16
 """Roundings that a result may be off even where the plain formula happens to be exact."""

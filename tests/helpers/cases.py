@@ -1,4 +1,4 @@
-"""The table: every score, every shape, every mask, as plain data.
+"""The table of calls: every score, every shape, every mask, as plain data.
 
 Sizes are distinct primes so that no two axes can be confused; grouped heads are 6. All numbers are
 float32, so that one oracle serves float32 and float64.
@@ -12,18 +12,11 @@ from typing import Any
 
 import numpy as np
 
-import anyscore
-from table_masks import MASKS, MaskCase, ToArray
-from table_shapes import SHAPES, Lead, Shape
+from helpers.table_masks import MASKS, MaskCase, ToArray
+from helpers.table_scores import CALLABLE, ROWS, TABLE, Row, Variant
+from helpers.table_shapes import SHAPES, Lead, Shape
 
 HIDDEN, WIDTH, WIDTH_KEY, WIDTH_VALUE = 11, 13, 17, 19
-
-
-class SquaredProduct:
-    """A plain callable that is not among the scores: s = (qᵀk)² / 20."""
-
-    def __call__(self, query: Any, key: Any) -> Any:
-        return (query @ key.swapaxes(-1, -2)) ** 2 / 20
 
 
 @dataclass(frozen=True)
@@ -58,65 +51,40 @@ class ScoreCase:
 
     def build(self, parameters: dict[str, Any], array: ToArray) -> Any:
         """The score of the package; `array` makes tensors of what is an array."""
-        if self.kind == "SquaredProduct":
-            return SquaredProduct()
         tensors = {
             name: array(x) if isinstance(x, np.ndarray) else x for name, x in parameters.items()
         }
-        return getattr(anyscore, self.kind)(**tensors)
+        return ROWS[self.kind].kind(**tensors)
 
 
-def _additive(**more: Lead) -> dict[str, Lead]:
-    return {"W_q": (HIDDEN, WIDTH), "W_k": (HIDDEN, WIDTH_KEY), "w_v": (HIDDEN,), **more}
+def _case(row: Row, variant: Variant, **more: Any) -> ScoreCase:
+    """A variant of a score, keys of another width than queries where the parameters allow it."""
+    letters = [letter for name in variant.tensors for letter in row.fields[name]]
+    d_k = WIDTH_KEY if any("d_k" in letter for letter in letters) else WIDTH
+    hidden = WIDTH if variant.numbers.get("W_q", row) is None else HIDDEN
+    shapes = {name: row.shape(name, WIDTH, d_k, hidden) for name in variant.tensors}
+    return ScoreCase(row.kind.__name__, shapes, variant.numbers, d_k=d_k, each=variant.each, **more)
 
 
-_CONCAT = {"W": (HIDDEN, WIDTH + WIDTH_KEY), "w_v": (HIDDEN,)}
-_TRILINEAR = dict.fromkeys(("w_q", "w_k", "w_p"), (WIDTH,))
-_NONE = {"W_q": None, "W_k": None}
+def _option(name: str, *tensors: str, **numbers: Any) -> ScoreCase:
+    return _case(TABLE[name], Variant(tensors, numbers))
+
 
 SCORES = {
-    "dot": ScoreCase("Dot", {}, {}),
-    "scaled_dot": ScoreCase("ScaledDot", {}, {}),
-    "scaled_dot_number": ScoreCase("ScaledDot", {}, {"scale": 0.375}),
-    "scaled_dot_tensor": ScoreCase("ScaledDot", {"scale": ()}, {}),
-    "scaled_dot_each": ScoreCase("ScaledDot", {"scale": ()}, {}, each=True),
-    "bilinear": ScoreCase("Bilinear", {"W": (WIDTH, WIDTH_KEY)}, {}, d_k=WIDTH_KEY),
-    "bilinear_number": ScoreCase(
-        "Bilinear", {"W": (WIDTH, WIDTH_KEY)}, {"scale": 0.75}, d_k=WIDTH_KEY
-    ),
-    "bilinear_each": ScoreCase(
-        "Bilinear", {"W": (WIDTH, WIDTH_KEY), "scale": ()}, {}, d_k=WIDTH_KEY, each=True
-    ),
-    "cosine": ScoreCase("Cosine", {}, {"tau": 0.375}),
-    "cosine_tensor": ScoreCase("Cosine", {"tau": ()}, {}),
-    "trilinear": ScoreCase("Trilinear", _TRILINEAR, {}),
-    "trilinear_each": ScoreCase("Trilinear", _TRILINEAR, {}, each=True),
-    "gaussian": ScoreCase("Gaussian", {}, {"sigma": 2.25}),
-    "gaussian_each": ScoreCase("Gaussian", {"sigma": ()}, {}, each=True),
-    "laplace": ScoreCase("Laplace", {}, {"sigma": 3.5}),
-    "laplace_tensor": ScoreCase("Laplace", {"sigma": ()}, {}),
-    "euclidean": ScoreCase("Euclidean", {}, {"sigma": 1.25}),
-    "euclidean_each": ScoreCase("Euclidean", {"sigma": ()}, {}, each=True),
-    "student_t": ScoreCase("StudentT", {"sigma": ()}, {"nu": 2.5}),
-    "lorentz": ScoreCase("Lorentz", {"sigma": ()}, {"scale": 1.5}),
-    "additive": ScoreCase("Additive", _additive(), {}, d_k=WIDTH_KEY),
-    "additive_bias": ScoreCase("Additive", _additive(bias=(HIDDEN,)), {}, d_k=WIDTH_KEY),
-    "additive_projected": ScoreCase("Additive", {"w_v": (WIDTH,)}, _NONE),
-    "additive_each": ScoreCase("Additive", _additive(bias=(HIDDEN,)), {}, d_k=WIDTH_KEY, each=True),
-    "concat": ScoreCase("Concat", _CONCAT, {}, d_k=WIDTH_KEY),
-    "concat_bias": ScoreCase("Concat", {**_CONCAT, "bias": (HIDDEN,)}, {}, d_k=WIDTH_KEY),
-    "gatv2": ScoreCase("GATv2", _additive(), {}, d_k=WIDTH_KEY),
-    "gatv2_projected": ScoreCase("GATv2", {"w_v": (WIDTH,)}, _NONE),
-    "callable": ScoreCase("SquaredProduct", {}, {}),
+    f"{name}_{more}".removesuffix("_"): _case(row, variant)
+    for name, row in {**TABLE, "callable": CALLABLE}.items()
+    for more, variant in row.variants.items()
 }
 
+_HIDDEN, _PROJECTED = ("W_q", "W_k", "w_v"), {"W_q": None, "W_k": None}
+
 OPTIONS = {
-    "additive_scale": ScoreCase("Additive", _additive(), {"scale": 0.625}, d_k=WIDTH_KEY),
-    "additive_scale_each": ScoreCase("Additive", _additive(scale=()), {}, d_k=WIDTH_KEY, each=True),
-    "concat_scale": ScoreCase("Concat", {**_CONCAT, "scale": ()}, {}, d_k=WIDTH_KEY),
-    "gatv2_relu": ScoreCase("GATv2", _additive(), {"negative_slope": 0}, d_k=WIDTH_KEY),
-    "gatv2_slope": ScoreCase("GATv2", {"w_v": (WIDTH,)}, {**_NONE, "negative_slope": 0.75}),
-    "gatv2_slope_tensor": ScoreCase("GATv2", _additive(negative_slope=()), {}, d_k=WIDTH_KEY),
+    "additive_scale": _option("additive", *_HIDDEN, scale=0.625),
+    "additive_scale_each": _case(TABLE["additive"], Variant((*_HIDDEN, "scale"), each=True)),
+    "concat_scale": _option("concat", "W", "w_v", "scale"),
+    "gatv2_relu": _option("gatv2", *_HIDDEN, negative_slope=0),
+    "gatv2_slope": _option("gatv2", "w_v", **_PROJECTED, negative_slope=0.75),
+    "gatv2_slope_tensor": _option("gatv2", *_HIDDEN, "negative_slope"),
 }
 """Scores with arguments that are seldom given: fewer rows."""
 
@@ -127,10 +95,10 @@ WIDE = {
     "scaled_dot_wide": ScoreCase("ScaledDot", {}, {}, **_WIDE),
     "gaussian_wide": ScoreCase("Gaussian", {}, {"sigma": 64.0}, **_WIDE),
     "laplace_wide": ScoreCase("Laplace", {}, {"sigma": 64.0}, **_WIDE),
-    "additive_wide": ScoreCase("Additive", {"w_v": (4096,)}, _NONE, **_SMALL),
-    "gatv2_wide": ScoreCase("GATv2", {"w_v": (4096,)}, _NONE, **_SMALL),
+    "additive_wide": ScoreCase("Additive", {"w_v": (4096,)}, _PROJECTED, **_SMALL),
+    "gatv2_wide": ScoreCase("GATv2", {"w_v": (4096,)}, _PROJECTED, **_SMALL),
     "scaled_dot_wide_values": ScoreCase("ScaledDot", {}, {}, d_v=4096),
-    "additive_wide_values": ScoreCase("Additive", {"w_v": (WIDTH,)}, _NONE, d_v=4096),
+    "additive_wide_values": ScoreCase("Additive", {"w_v": (WIDTH,)}, _PROJECTED, d_v=4096),
 }
 """Scores whose sums have 4,096 terms, and stay near 1; too slow for the whole table."""
 

@@ -3,7 +3,7 @@
 A cell is (score, mask, dtype, framework, implementation, gradient) of one call of `attention`, or
 of a layer. Written are the distinct cells, a line of JSON for each:
 
-    PYTHONPATH=tests/helpers CELLS=after pytest -p cells tests/contract     (adds to after/*.jsonl)
+    PYTHONPATH=tests CELLS=after pytest -p helpers.cells tests/contract     (adds to after/*.jsonl)
     python tests/helpers/cells.py before after     (singles and pairs; fails if one is lost)
 """
 
@@ -50,12 +50,12 @@ def field_of(name: str, x: Any) -> str:
     return kind_of(x) if is_dataclass(x) else f"{name}={x}" if isinstance(x, str) else name
 
 
-def watch(functional: Any) -> None:
+def watch(attention: Any) -> None:
     """From now on every call is noted before it runs, and what was chosen for it."""
     from anyscore import backends
     from anyscore.ops import framework
 
-    attend, choose = functional.attend, functional._choose
+    attend, choose = attention.attend, attention._choose
     signature = inspect.signature(attend)
     chosen: list[str] = []
 
@@ -83,13 +83,13 @@ def watch(functional: Any) -> None:
         SEEN[kind_of(score), " & ".join(masks), dtype, name, impl, str(gradient)] += 1
         return result
 
-    functional.attend, functional._choose = noted, noted_choice
+    attention.attend, attention._choose = noted, noted_choice
 
 
 def pytest_configure() -> None:
-    from anyscore.functional import attention as functional
+    from anyscore.functional import attention
 
-    watch(functional)
+    watch(attention)
 
 
 def pytest_sessionfinish() -> None:

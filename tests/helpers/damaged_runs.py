@@ -29,7 +29,7 @@ from anyscore.lab.train.metrics import statistics
 from anyscore.lab.translate.trials import find_trial
 from anyscore.lab.trials import Outcome, Report, Trial
 from anyscore.lab.tuning import SEED, TUNING
-from hang import HANG
+from helpers.hang import HANG
 
 SCORES = ("dot", "additive")
 SHARED = {

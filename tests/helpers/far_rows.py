@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from budget import EPS
+from helpers.budget import EPS
 
 OFFSETS = 0.0, -1e9, 1e4, 1e8, -1e8, 4e8, -np.inf
 """What is added to the scores of a query; −∞ stands for the least finite number of the dtype."""

@@ -7,8 +7,8 @@ from functools import cache
 import numpy as np
 import pytest
 
-from cases import MASKS, OPTIONS, SCORES, SHAPES, applicable, case
-from oracle_gradients import gradients, largest_terms
+from helpers.cases import MASKS, OPTIONS, SCORES, SHAPES, applicable, case
+from helpers.oracle_gradients import gradients, largest_terms
 
 GRADIENT_ROWS = sorted(
     {(score, "heads", m) for score in SCORES for m in ("none", "four", "lengths", "boolean_full")}

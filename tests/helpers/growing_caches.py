@@ -8,7 +8,7 @@ import numpy as np
 import torch
 
 from anyscore import make_cache
-from samples import normal
+from helpers.samples import normal
 
 B, H, KV, T, D, D_V = 2, 4, 2, 11, 5, 3
 

@@ -8,13 +8,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-import oracle
-import plain
 from anyscore import log_sum_exp, log_weights, scores
-from budget import assert_within_budget
-from cases import OPTIONS, SCORES, SHAPES, applicable, case
-from table_rows import Row, keep
-from table_shapes import Shape
+from helpers import oracle, plain
+from helpers.budget import assert_within_budget
+from helpers.cases import OPTIONS, SCORES, SHAPES, applicable, case
+from helpers.table_rows import Row, keep
+from helpers.table_shapes import Shape
 
 MATRIX_ROWS = sorted(
     {(score, "heads", mask) for score in SCORES for mask in ("none", "four")}

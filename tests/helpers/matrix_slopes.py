@@ -9,13 +9,13 @@ from typing import Any
 import numpy as np
 import torch
 
-import plain
 from anyscore import Score
-from budget import assert_gradients_within_budget
-from cases import case
-from matrix_rows import projection
-from oracle_gradients import gradients, largest_terms
-from table_rows import Row, keep
+from helpers import plain
+from helpers.budget import assert_gradients_within_budget
+from helpers.cases import case
+from helpers.matrix_rows import projection
+from helpers.oracle_gradients import gradients, largest_terms
+from helpers.table_rows import Row, keep
 
 KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "scores": lambda s: s,

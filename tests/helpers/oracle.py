@@ -7,23 +7,16 @@ name and its fields. What is not attended is never touched.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable
+from dataclasses import dataclass, is_dataclass
 from dataclasses import fields as dataclass_fields
-from dataclasses import is_dataclass
-from fractions import Fraction
 from itertools import product
-from operator import mul
 from typing import Any, NamedTuple
 
 import numpy as np
 
-Vector = list[float]
+from helpers.table_masks import RULES
+from helpers.table_scores import RANKS, Vector, dot, row_of, times, total
 
-OWN_RANK = {
-    "W": 2, "W_q": 2, "W_k": 2, "w_v": 1, "bias": 1, "w_q": 1, "w_k": 1, "w_p": 1,
-    "scale": 0, "sigma": 0, "tau": 0, "nu": 0, "negative_slope": 0,
-}  # fmt: skip
-"""Rank of a parameter of one head; axes before these are leading dimensions."""
 OF_KEY = ("W_k", "w_k")
 """Parameters whose leading dimensions are those of the key; all others' are the query's."""
 
@@ -64,7 +57,7 @@ def _attend(
     weights = np.full((*lead, queries, keys), np.nan)
     lse = np.full((*lead, queries), np.nan)
     matrix = np.full((*lead, queries, keys), -np.inf)
-    formula = FORMULAS[type(score).__name__]
+    formula = row_of(score).exact
     for n in np.ndindex(*lead):
         of_q, of_k, of_v = (place(x.shape[:-2], n, lead) for x in (q, k, v))
         qs, ks, vs = q[of_q].tolist(), k[of_k].tolist(), v[of_v].tolist()
@@ -100,99 +93,6 @@ def softmax(s: Vector) -> tuple[Vector, float]:
     return [x / z for x in e], top + math.log(z)
 
 
-# ------------------------------------------------------------------------------ the scores
-
-
-def _scaled_dot(q: Vector, k: Vector, p: dict[str, Any]) -> float:
-    return dot(q, k) * (1 / math.sqrt(len(q)) if p["scale"] is None else p["scale"])
-
-
-def _bilinear(q: Vector, k: Vector, p: dict[str, Any]) -> float:
-    return dot(q, times(p["W"], k)) * _scale(p)
-
-
-def _cosine(q: Vector, k: Vector, p: dict[str, Any]) -> float:
-    norms = math.hypot(*q), math.hypot(*k)
-    return dot([x / norms[0] for x in q], [x / norms[1] for x in k]) / p["tau"] if all(norms) else 0
-
-
-def _trilinear(q: Vector, k: Vector, p: dict[str, Any]) -> float:
-    return dot([*p["w_q"], *p["w_k"], *p["w_p"]], [*q, *k, *map(mul, q, k)])
-
-
-def _gaussian(q: Vector, k: Vector, p: dict[str, Any]) -> float:
-    return -total((x - y) ** 2 for x, y in zip(q, k, strict=True)) / (2 * p["sigma"] ** 2)
-
-
-def _laplace(q: Vector, k: Vector, p: dict[str, Any]) -> float:
-    return -total(abs(x - y) for x, y in zip(q, k, strict=True)) / p["sigma"]
-
-
-def _euclidean(q: Vector, k: Vector, p: dict[str, Any]) -> float:
-    return -math.hypot(*(x - y for x, y in zip(q, k, strict=True))) / p["sigma"]
-
-
-def _student_t(q: Vector, k: Vector, p: dict[str, Any]) -> float:
-    square = total((x - y) ** 2 for x, y in zip(q, k, strict=True))
-    return -(p["nu"] + 1) / 2 * math.log1p(square / (p["nu"] * p["sigma"] ** 2))
-
-
-def _lorentz(q: Vector, k: Vector, p: dict[str, Any]) -> float:
-    """By exact fractions: x̂₀ŷ₀ − x·y − 1 = ((x̂₀ŷ₀)² − (1 + x·y)²) / (x̂₀ŷ₀ + 1 + x·y)."""
-    if not all(map(math.isfinite, (*q, *k))):
-        return math.nan
-    x, y = ([Fraction(z) / Fraction(p["sigma"]) for z in vector] for vector in (q, k))
-    one = Fraction(1)
-    inner, roots = (
-        one + sum(map(mul, x, y)),
-        (one + sum(map(mul, x, x))) * (one + sum(map(mul, y, y))),
-    )
-    both = math.sqrt(roots) + float(inner)
-    u = float(roots - inner * inner) / both if both > 0 else math.sqrt(roots) - float(inner)
-    return -p["scale"] * math.log1p(u + math.sqrt(u) * math.sqrt(u + 2))
-
-
-def _additive(q: Vector, k: Vector, p: dict[str, Any]) -> float:
-    return dot(p["w_v"], [math.tanh(x) for x in _sum(q, k, p)]) * _scale(p)
-
-
-def _concat(q: Vector, k: Vector, p: dict[str, Any]) -> float:
-    x = times(p["W"], [*q, *k])
-    bias = p["bias"] or [0.0] * len(x)
-    return dot(p["w_v"], [math.tanh(y + z) for y, z in zip(x, bias, strict=True)]) * _scale(p)
-
-
-def _gatv2(q: Vector, k: Vector, p: dict[str, Any]) -> float:
-    return dot(p["w_v"], [x if x >= 0 else p["negative_slope"] * x for x in _sum(q, k, p)])
-
-
-def _scale(p: dict[str, Any]) -> float:
-    return 1 if p["scale"] is None else p["scale"]
-
-
-def _sum(q: Vector, k: Vector, p: dict[str, Any]) -> Vector:
-    """Query + key + bias; `attend` has projected the query by W_q and the key by W_k."""
-    return [total(z) for z in zip(q, k, p.get("bias") or [0.0] * len(q), strict=True)]
-
-
-FORMULAS: dict[str, Callable[[Vector, Vector, dict[str, Any]], float]] = {
-    "Dot": lambda q, k, p: dot(q, k),
-    "ScaledDot": _scaled_dot,
-    "Bilinear": _bilinear,
-    "Cosine": _cosine,
-    "Trilinear": _trilinear,
-    "Gaussian": _gaussian,
-    "Laplace": _laplace,
-    "Euclidean": _euclidean,
-    "StudentT": _student_t,
-    "Lorentz": _lorentz,
-    "Additive": _additive,
-    "Concat": _concat,
-    "GATv2": _gatv2,
-    "SquaredProduct": lambda q, k, p: dot(q, k) ** 2 / 20,  # the plain callable of `cases`
-}
-
-
 # ------------------------------------------------------------------------------- the masks
 
 
@@ -208,49 +108,45 @@ def allowed(mask: Any, lead: tuple[int, ...], queries: int, keys: int) -> np.nda
     if mask is None:
         return keep
     for *n, i, j in product(*map(range, keep.shape)):
-        keep[(*n, i, j)] = _may_attend(mask, lead, tuple(n), i, j, queries, keys)
+        keep[(*n, i, j)] = _may_attend(mask, Entry(lead, tuple(n), i, j, queries, keys))
     return keep
 
 
-def _may_attend(
-    mask: Any, lead: tuple[int, ...], n: tuple[int, ...], i: int, j: int, queries: int, keys: int
-) -> bool:
+def _may_attend(mask: Any, entry: Entry) -> bool:
     kind = type(mask).__name__
     if kind == "All":
-        return all(_may_attend(one, lead, n, i, j, queries, keys) for one in mask.masks)
-    if kind == "Lengths":
-        return j < _bound(mask.n, lead, n, i)
-    if kind == "Interval":
-        after = mask.start is None or j >= _bound(mask.start, lead, n, i)
-        return after and (mask.stop is None or j < _bound(mask.stop, lead, n, i))
-    if kind in ("Window", "Causal"):
-        position = i + (keys - queries if mask.align == "end" else 0)
-        position += 0 if mask.offset is None else int(_bound(mask.offset, lead, n, i))
-        left, right = (None, 0) if kind == "Causal" else (mask.left, mask.right)
-        return (left is None or position - left <= j) and (right is None or j <= position + right)
-    if kind == "Sequences":
-        of_query, of_key = (array(x).tolist() for x in (mask.cu_seqlens_q, mask.cu_seqlens_k))
-        return any(
-            of_query[s] <= i < of_query[s + 1] and of_key[s] <= j < of_key[s + 1]
-            for s in range(len(of_query) - 1)
-        )
-    if kind == "Keys":
-        keep = array(mask.keep)
-        if keep.ndim == 2 and lead:
-            return bool(at(keep, n[:1], 1)[j])
-        return bool(at(keep, n, 1)[j])
+        return all(_may_attend(one, entry) for one in mask.masks)
+    if kind in RULES:
+        return bool(RULES[kind](mask, entry))
     keep = array(mask.keep if kind == "Keep" else mask)
-    return bool(at(keep[..., None], (*n, i, j), 1)[0])
+    return bool(at(keep[..., None], (*entry.n, entry.i, entry.j), 1)[0])
 
 
-def _bound(x: Any, lead: tuple[int, ...], n: tuple[int, ...], i: int) -> float:
-    """A length, start, stop or offset: shape (), (B,), (B, T_q) or broadcast to (*lead, T_q)."""
-    x = array(x)
-    if x.ndim == 1 and lead:
-        return float(at(x[:, None], n[:1], 1)[0])
-    if x.ndim == 2 and len(lead) > 1:
-        return float(at(x[..., None], (n[0], i), 1)[0])
-    return float(at(x[..., None], (*n, i), 1)[0])
+@dataclass(frozen=True)
+class Entry:
+    """Query i and key j of the head n; arrays of masks as they are there."""
+
+    lead: tuple[int, ...]
+    n: tuple[int, ...]
+    i: int
+    j: int
+    queries: int
+    keys: int
+
+    def number(self, x: Any) -> float:
+        """A length, start, stop or offset: (), (B,), (B, T_q) or broadcast to (*lead, T_q)."""
+        x = array(x)
+        if x.ndim == 1 and self.lead:
+            return float(at(x[:, None], self.n[:1], 1)[0])
+        if x.ndim == 2 and len(self.lead) > 1:
+            return float(at(x[..., None], (self.n[0], self.i), 1)[0])
+        return float(at(x[..., None], (*self.n, self.i), 1)[0])
+
+    def flag(self, x: Any) -> bool:
+        """What a key is marked with: shape (T_k,), (B, T_k) or (*lead, T_k)."""
+        x = array(x)
+        n = self.n[:1] if x.ndim == 2 and self.lead else self.n
+        return bool(at(x, n, 1)[self.j])
 
 
 # ------------------------------------------------------------------------------ small tools
@@ -303,22 +199,6 @@ def parameters(score: Any, of_query: tuple[int, ...], of_key: tuple[int, ...]) -
         x = getattr(score, name)
         if x is not None:
             lead = of_key if name in OF_KEY else of_query
-            x = at(numbers(np.asarray(x) if np.isscalar(x) else x), lead, OWN_RANK[name]).tolist()
+            x = at(numbers(np.asarray(x) if np.isscalar(x) else x), lead, RANKS[name]).tolist()
         fields[name] = x
     return fields
-
-
-def total(xs: Iterable[float]) -> float:
-    """The sum, exact but for one rounding; NaN of infinities of both signs."""
-    try:
-        return math.fsum(xs)
-    except ValueError:
-        return math.nan
-
-
-def dot(x: Vector, y: Vector) -> float:
-    return total(map(mul, x, y))
-
-
-def times(W: list[Vector], x: Vector) -> Vector:
-    return [dot(row, x) for row in W]

@@ -1,21 +1,23 @@
 """Exact gradients: float64 autograd, one query at a time over the keys that it attends.
 
-Keys are gathered first, so what is masked takes no part. The formulas are written once more, for a
-query (d_q,) and its attended keys (n, d_k); `test_oracle` holds them against finite differences of
-the loops in `oracle`.
+Keys are gathered first, so a masked key takes no part. Differentiated are the plain formulas of
+`table_scores`; `test_oracle` holds their gradients against finite differences of the loops in
+`oracle`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from functools import wraps
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-import oracle
+from helpers import oracle
+from helpers.table_scores import RANKS, row_of
 
 
 def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,7 +50,7 @@ def gradients(
     those of Σ d_scores · of_scores(s) too, s the scores (n,) of the attended keys.
     """
     leaves = leaves_of(query, key, value, score)
-    formula, loss = FORMULAS[type(score).__name__], torch.zeros((), dtype=torch.float64)
+    formula, loss = formula_of(score), torch.zeros((), dtype=torch.float64)
     for at, attended, q, k, v, p in attending(leaves, score, mask, valid_lens):
         s = formula(q, k, p)
         loss = loss + torch.softmax(s, 0) @ v @ torch.from_numpy(d_output[at])
@@ -111,14 +113,14 @@ def largest_sums(
     terms_of: where a query stands, the keys that it attends, their scores, values → their terms.
     """
     leaves = leaves_of(query, key, value, score)
-    kind = type(score).__name__
-    formulas = [(4.0, FORMULAS[kind])]
-    if kind in ("Additive", "Concat"):
+    scores = formula_of(score)
+    formulas = [(4.0, scores)]
+    if row_of(score).pair == "tanh":
         formulas.append((1.0, _rounded))
     sums = {name: torch.zeros_like(x) for name, x in leaves.items() if name != "value"}
     inputs = [leaves[name] for name in sums]
     for at, attended, q, k, v, p in attending(leaves, score, mask, valid_lens):
-        terms = terms_of(at, attended, FORMULAS[kind](q, k, p).detach(), v.detach())
+        terms = terms_of(at, attended, scores(q, k, p).detach(), v.detach())
         for times, formula in formulas:
             for one, term in zip(formula(q, k, p), terms, strict=True):
                 slopes = torch.autograd.grad(one, inputs, retain_graph=True, materialize_grads=True)
@@ -163,73 +165,18 @@ def _own(name: str, x: Any, of_q: tuple[int, ...], of_k: tuple[int, ...]) -> Any
     """A parameter as the query, or the key, at these leading indices has it."""
     if not isinstance(x, Tensor):
         return x
-    lead = tuple(x.shape[: x.ndim - oracle.OWN_RANK[name]])
+    lead = tuple(x.shape[: x.ndim - RANKS[name]])
     return x[oracle.place(lead, of_k if name in oracle.OF_KEY else of_q)]
 
 
 Parameters = dict[str, Any]
+Formula = Callable[[Tensor, Tensor, Parameters], Tensor]
 
 
-def _cosine(q: Tensor, k: Tensor, p: Parameters) -> Tensor:
-    zero = torch.zeros((), dtype=q.dtype)
-    pairs = [q @ row / (q.norm() * row.norm()) if q.any() and row.any() else zero for row in k]
-    return torch.stack(pairs) / p["tau"]
-
-
-def _distances(q: Tensor, k: Tensor) -> Tensor:
-    zero = torch.zeros((), dtype=q.dtype)
-    return torch.stack([(q - row).norm() if (q != row).any() else zero for row in k])
-
-
-def _hyperbolic(x: Tensor, y: Tensor) -> Tensor:
-    """The distances of points of the hyperboloid, above x (d,) and y (n, d)."""
-    zero = torch.zeros((), dtype=x.dtype)
-    found = []
-    for row in y:
-        above = (1 + x @ x).sqrt(), (1 + row @ row).sqrt()
-        u = (((x - row) ** 2).sum() - (above[0] - above[1]) ** 2) / 2
-        found.append(torch.acosh(1 + u) if u > 0 else zero)
-    return torch.stack(found)
-
-
-def _hidden(q: Tensor, k: Tensor, p: Parameters) -> Tensor:
-    x = q if p["W_q"] is None else p["W_q"] @ q
-    y = k if p["W_k"] is None else k @ p["W_k"].T
-    return x + y if p.get("bias") is None else x + y + p["bias"]
-
-
-def _concat(q: Tensor, k: Tensor, p: Parameters) -> Tensor:
-    x = torch.cat([q.expand(len(k), -1), k], dim=1) @ p["W"].T
-    return torch.tanh(x if p["bias"] is None else x + p["bias"]) @ p["w_v"] * _scale(p)
-
-
-def _gatv2(q: Tensor, k: Tensor, p: Parameters) -> Tensor:
-    x = _hidden(q, k, p)
-    return torch.where(x > 0, x, x * p["negative_slope"]) @ p["w_v"]
-
-
-def _scale(p: Parameters) -> Any:
-    return 1 if p["scale"] is None else p["scale"]
-
-
-FORMULAS: dict[str, Callable[[Tensor, Tensor, Parameters], Tensor]] = {
-    "Dot": lambda q, k, p: k @ q,
-    "ScaledDot": lambda q, k, p: k @ q * (len(q) ** -0.5 if p["scale"] is None else p["scale"]),
-    "Bilinear": lambda q, k, p: k @ (p["W"].T @ q) * _scale(p),
-    "Cosine": _cosine,
-    "Trilinear": lambda q, k, p: q @ p["w_q"] + k @ p["w_k"] + (q * k) @ p["w_p"],
-    "Gaussian": lambda q, k, p: -((q - k) ** 2).sum(1) / (2 * p["sigma"] ** 2),
-    "Laplace": lambda q, k, p: -(q - k).abs().sum(1) / p["sigma"],
-    "Euclidean": lambda q, k, p: -_distances(q, k) / p["sigma"],
-    "StudentT": lambda q, k, p: (
-        -(p["nu"] + 1) / 2 * torch.log1p(((q - k) ** 2).sum(1) / (p["nu"] * p["sigma"] ** 2))
-    ),
-    "Lorentz": lambda q, k, p: -p["scale"] * _hyperbolic(q / p["sigma"], k / p["sigma"]),
-    "Additive": lambda q, k, p: torch.tanh(_hidden(q, k, p)) @ p["w_v"] * _scale(p),
-    "Concat": _concat,
-    "GATv2": _gatv2,
-    "SquaredProduct": lambda q, k, p: (k @ q) ** 2 / 20,
-}
+def formula_of(score: Any) -> Formula:
+    """The scores (n,) of a query (d_q,) and its attended keys (n, d_k), by plain operations."""
+    plain = row_of(score).plain
+    return lambda q, k, p: plain(torch, q[None], k, SimpleNamespace(**p))[0]
 
 
 class _Rounded(torch.autograd.Function):
@@ -253,4 +200,5 @@ def _rounded(q: Tensor, k: Tensor, p: Parameters) -> Tensor:
     else:
         W_q, W_k = p["W_q"], p["W_k"]
     a, b = q if W_q is None else W_q @ q, k if W_k is None else k @ W_k.T
-    return _Rounded.apply(a if p.get("bias") is None else a + p["bias"], b) @ p["w_v"] * _scale(p)
+    scale = 1 if p["scale"] is None else p["scale"]
+    return _Rounded.apply(a if p.get("bias") is None else a + p["bias"], b) @ p["w_v"] * scale

@@ -9,7 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 
 from anyscore import Score
-from anyscore.score.factors import Factors, Pair
+from anyscore.score.factors import Factors
+from anyscore.score.pairs import Pair
 
 
 @dataclass(frozen=True, eq=False)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import math
 from typing import Any
 
-import oracle
+from helpers import oracle
+from helpers.table_scores import row_of
 
 
 def attend(xp: Any, query: Any, key: Any, value: Any, score: Any, keep: Any = None) -> tuple:
@@ -40,80 +41,7 @@ def matrix(xp: Any, query: Any, key: Any, value: Any, score: Any) -> tuple[Any, 
 
 
 def scores(xp: Any, query: Any, key: Any, score: Any) -> Any:
-    kind, p = type(score).__name__, score
-    product = query @ key.swapaxes(-1, -2) if kind in PRODUCTS else 0
-    difference = query[..., :, None, :] - key[..., None, :, :] if kind in DISTANCES else 0
-    if kind == "Dot":
-        return product
-    if kind == "SquaredProduct":
-        return product**2 / 20
-    if kind == "ScaledDot":
-        return product / math.sqrt(query.shape[-1]) if p.scale is None else product * _each(p.scale)
-    if kind == "Bilinear":
-        return query @ p.W @ key.swapaxes(-1, -2) * (1 if p.scale is None else _each(p.scale))
-    if kind == "Cosine":
-        norms = [xp.sqrt(xp.sum(x * x, axis=-1, keepdims=True)) for x in (query, key)]
-        return product / (norms[0] * norms[1].swapaxes(-1, -2)) / _each(p.tau)
-    if kind == "Trilinear":
-        both = (query * p.w_p[..., None, :]) @ key.swapaxes(-1, -2)
-        alone = xp.sum(key * p.w_k[..., None, :], axis=-1)[..., None, :]
-        return both + alone + xp.sum(query * p.w_q[..., None, :], axis=-1)[..., :, None]
-    if kind == "Gaussian":
-        return -xp.sum(difference * difference, axis=-1) / (2 * _each(p.sigma) ** 2)
-    if kind == "Laplace":
-        return -xp.sum(xp.abs(difference), axis=-1) / _each(p.sigma)
-    if kind == "Euclidean":
-        return -_root(xp, xp.sum(difference * difference, axis=-1)) / _each(p.sigma)
-    if kind == "StudentT":
-        square = xp.sum(difference * difference, axis=-1) / (p.nu * _each(p.sigma) ** 2)
-        return -(p.nu + 1) / 2 * xp.log1p(square)
-    if kind == "Lorentz":
-        return -p.scale * _hyperbolic(xp, difference / _token(p.sigma), query, key, p.sigma)
-    if kind == "Concat":
-        W_q, W_k = p.W[..., : query.shape[-1]], p.W[..., query.shape[-1] :]
-    else:
-        W_q, W_k = p.W_q, p.W_k
-    a = query if W_q is None else query @ W_q.swapaxes(-1, -2)
-    b = key if W_k is None else key @ W_k.swapaxes(-1, -2)
-    x = a[..., :, None, :] + b[..., None, :, :]
-    if getattr(p, "bias", None) is not None:
-        x = x + p.bias[..., None, None, :]
-    if kind == "GATv2":
-        slope = p.negative_slope
-        slope = slope[..., None, None, None] if hasattr(slope, "shape") else slope
-        x = xp.where(x > 0, x, slope * x)
-    else:
-        x = xp.tanh(x)
-    scale = getattr(p, "scale", None)
-    return xp.sum(x * p.w_v[..., None, None, :], axis=-1) * (1 if scale is None else _each(scale))
-
-
-DISTANCES = ("Gaussian", "Laplace", "Euclidean", "StudentT", "Lorentz")
-PRODUCTS = ("Dot", "SquaredProduct", "ScaledDot", "Cosine")
-
-
-def _root(xp: Any, x: Any) -> Any:
-    """√x, of derivative 0 at 0."""
-    return xp.where(x > 0, xp.sqrt(xp.where(x > 0, x, 1.0)), 0.0)
-
-
-def _hyperbolic(xp: Any, difference: Any, query: Any, key: Any, sigma: Any) -> Any:
-    """arcosh(1 + u), u half of the squared Lorentz distance of the points above."""
-    points = [x / _each(sigma) for x in (query, key)]
-    a, b = (xp.sqrt(1 + xp.sum(x * x, axis=-1)) for x in points)
-    u = (xp.sum(difference * difference, axis=-1) - (a[..., :, None] - b[..., None, :]) ** 2) / 2
-    u = xp.where(u > 0, u, 0.0)
-    return xp.log1p(u + _root(xp, u * (u + 2)))
-
-
-def _token(x: Any) -> Any:
-    """A scale for each head, or for all, against (..., T_q, T_k, d)."""
-    return x[..., None, None, None] if hasattr(x, "shape") else x
-
-
-def _each(x: Any) -> Any:
-    """A scale for each head, or for all, against scores (..., T_q, T_k)."""
-    return x[..., None, None] if hasattr(x, "shape") else x
+    return row_of(score).plain(xp, query, key, score)
 
 
 def _heads(lead: tuple[int, ...], key: Any, value: Any, score: Any) -> tuple[list, Any]:

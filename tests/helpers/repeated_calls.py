@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from torch import Tensor
 
-from anyscore.backends.torch import repeated as torch_repeated
-from anyscore.call.backend import KNOWN
+from anyscore.backends.torch import repeated
+from anyscore.call.backend import REPEATED
 
 
 def forget() -> None:
     """Forget all calls that came before."""
-    for known in KNOWN.values():
+    for known in REPEATED.values():
         vars(known)["calls"].clear()
-    torch_repeated._calls.clear()
+    repeated._calls.clear()
 
 
 def is_repeated(output: Tensor) -> bool:

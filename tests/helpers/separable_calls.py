@@ -7,7 +7,7 @@ from functools import partial
 import numpy as np
 
 from anyscore import Additive
-from samples import normal
+from helpers.samples import normal
 
 bare = partial(Additive, None, None)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-import softcap_layers
-from softcap_layers import HEADS, LAYERS, LENGTHS, Arrays, inputs
+from helpers import softcap_layers
+from helpers.softcap_layers import HEADS, LAYERS, LENGTHS, Arrays, inputs
 
 __all__ = ["FIXED", "LAYERS", "LENGTHS", "WRONG", "drawn", "expected", "inputs", "make", "sink_of"]
 

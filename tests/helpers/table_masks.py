@@ -1,4 +1,8 @@
-"""The masks of the table, each made for a shape: what is not a mask object is an array."""
+"""The masks of the table, each made for a shape, and the rule of each class of masks.
+
+A new mask of the package is a row of `MASKS` and one of `RULES` here. What is not a mask object is
+an array.
+"""
 
 from __future__ import annotations
 
@@ -9,9 +13,11 @@ from typing import Any
 import numpy as np
 
 from anyscore import Causal, Interval, Keys, Lengths, Sequences, Window
-from table_shapes import Lead, Shape
+from helpers.table_shapes import Lead, Shape
 
 ToArray = Callable[[Any], Any]
+Rule = Callable[[Any, Any], Any]
+"""(mask, `oracle.Entry`) → whether the query may attend the key."""
 
 
 @dataclass(frozen=True)
@@ -134,3 +140,34 @@ MASKS = {
         )
     ),
 }
+
+
+def _in_window(mask: Any, entry: Any, left: int | None, right: int | None) -> bool:
+    position = entry.i + (entry.keys - entry.queries if mask.align == "end" else 0)
+    position += 0 if mask.offset is None else int(entry.number(mask.offset))
+    before, after = position - entry.j, entry.j - position
+    return (left is None or before <= left) and (right is None or after <= right)
+
+
+def _in_interval(mask: Any, entry: Any) -> bool:
+    after = mask.start is None or entry.j >= entry.number(mask.start)
+    return after and (mask.stop is None or entry.j < entry.number(mask.stop))
+
+
+def _in_sequence(mask: Any, entry: Any) -> bool:
+    of_query, of_key = (np.asarray(x).tolist() for x in (mask.cu_seqlens_q, mask.cu_seqlens_k))
+    return any(
+        of_query[s] <= entry.i < of_query[s + 1] and of_key[s] <= entry.j < of_key[s + 1]
+        for s in range(len(of_query) - 1)
+    )
+
+
+RULES: dict[str, Rule] = {
+    "Lengths": lambda mask, entry: entry.j < entry.number(mask.n),
+    "Interval": _in_interval,
+    "Keys": lambda mask, entry: entry.flag(mask.keep),
+    "Window": lambda mask, entry: _in_window(mask, entry, mask.left, mask.right),
+    "Causal": lambda mask, entry: _in_window(mask, entry, None, 0),
+    "Sequences": _in_sequence,
+}
+"""By the name of a class: whether a query may attend a key, from what the documentation says."""

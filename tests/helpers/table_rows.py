@@ -15,11 +15,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-import oracle
-import plain
 from anyscore import attention
-from budget import assert_within_budget
-from cases import MASKS, OPTIONS, SCORES, SHAPES, Case, applicable, case
+from helpers import oracle, plain
+from helpers.budget import assert_within_budget
+from helpers.cases import MASKS, OPTIONS, SCORES, SHAPES, Case, applicable, case
 
 ROWS = sorted(
     {(score, shape, mask) for score in SCORES for shape in SHAPES for mask in ("none", "four")}

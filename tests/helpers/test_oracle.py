@@ -10,12 +10,13 @@ import pytest
 import torch
 
 import anyscore
-import oracle
-import plain
 from anyscore import Causal, Interval, Keys, Lengths, Mask, Score, Window
-from budget import EPS, assert_near, assert_within_budget
-from cases import MASKS, SCORES, SHAPES, applicable, case
-from oracle_gradients import gradients
+from helpers import oracle, plain
+from helpers.budget import EPS, assert_near, assert_within_budget
+from helpers.cases import MASKS, SCORES, SHAPES, applicable, case
+from helpers.oracle_gradients import gradients
+from helpers.table_masks import RULES
+from helpers.table_scores import TABLE
 
 # ------------------------------------------------------- the oracle, against numbers by hand
 
@@ -157,14 +158,24 @@ def test_nan_stays_where_it_is_attended() -> None:
 # -------------------------------------------------------------------- the helpers, to fail
 
 
-def test_every_score_and_mask_is_in_the_table() -> None:
+def test_every_score_is_in_the_table() -> None:
     public = [getattr(anyscore, name) for name in anyscore.__all__]
-    scores = {x.__name__ for x in public if isinstance(x, type) and issubclass(x, Score)}
-    assert {score.kind for score in SCORES.values()} == (scores - {"Score"}) | {"SquaredProduct"}
-    made = {type(case("dot", "heads", mask).masking(np.asarray).get("mask")) for mask in MASKS}
-    masks = {x for x in public if isinstance(x, type) and issubclass(x, Mask)}
-    masks -= {Mask, anyscore.Edges}  # edges are no matrix: contract/test_edges.py holds them
-    assert made >= masks
+    scores = {x.__name__ for x in public if isinstance(x, type) and issubclass(x, Score)} - {
+        "Score"
+    }
+    missing = scores - {score.kind for score in SCORES.values()}
+    assert not missing, f"add a row of {missing} to TABLE of tests/helpers/table_scores.py"
+    assert {name: row.kind for name, row in TABLE.items()} == anyscore.score.SCORES
+
+
+def test_every_mask_is_in_the_table() -> None:
+    public = [getattr(anyscore, name) for name in anyscore.__all__]
+    masks = {x.__name__ for x in public if isinstance(x, type) and issubclass(x, Mask)}
+    masks -= {"Mask", "Edges"}  # edges are no matrix: contract/test_edges.py holds them
+    made = [case("dot", "heads", mask).masking(np.asarray).get("mask") for mask in MASKS]
+    missing = masks - {type(mask).__name__ for mask in made}
+    assert not missing, f"add {missing} to MASKS of tests/helpers/table_masks.py"
+    assert masks == set(RULES), "each mask has its rule in RULES of tests/helpers/table_masks.py"
 
 
 @pytest.mark.parametrize("shape", SHAPES)

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from anyscore import Causal, Lengths, attention
-from samples import NAMES, make_score, normal
+from helpers.samples import NAMES, make_score, normal
 
 # What PyTorch 2.13 itself warns about while it decomposes, traces or exports.
 WARNINGS = [

@@ -31,8 +31,9 @@ TABLE: list[tuple[dict[str, Any], type[Exception], str]] = [
     (
         {"bias": Relative(np.zeros(5))},
         ValueError,
-        "Relative needs to know where 3 queries stand among 7 keys: give "
-        'align="start", align="end" or offset=.',
+        "Relative with 3 queries and 7 keys must say how they line up: "
+        'align="start", align="end" (the last query sees the last key), or offset= (the key '
+        "position of the first query).",
     ),
     (
         {"bias_after": Relative(np.zeros(5, "int32"), align="end")},

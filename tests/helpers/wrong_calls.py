@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 
-import wrong_biases
 from anyscore import (
     Additive,
     Bilinear,
@@ -27,6 +26,7 @@ from anyscore import (
     attention,
 )
 from anyscore.modifiers.biases import Bias
+from helpers import wrong_biases
 
 
 def z(*shape: int, dtype: str = "float64") -> np.ndarray:

@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import shutil
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from playwright.sync_api import Browser, Page, expect, sync_playwright
 
-from hang import HANG
+from helpers.browser import browser, open_file  # noqa: F401
 
 ROWS = [f"{who} {does} {what}" for who in ("she", "he", "it") for does in ("sees", "has")
         for what in ("it", "one", "two", "a dog", "a cat")]  # fmt: skip
@@ -21,51 +17,3 @@ def pairs(tmp_path: Path) -> Path:
     path = tmp_path / "pairs.tsv"
     path.write_text("".join(f"{row}\t{row.upper()}\tnote\n" for row in ROWS), encoding="utf-8")
     return path
-
-
-@pytest.fixture(scope="session")
-def browser() -> Iterator[Browser]:
-    names = "chromium", "chromium-browser", "google-chrome"
-    path = next(filter(None, map(shutil.which, names)), None)
-    if path is None:
-        pytest.fail(
-            "pages are tested in a real browser, and none was found: "
-            "install chromium (Debian: apt-get install chromium)"
-        )
-    expect.set_options(timeout=1000 * HANG)
-    with sync_playwright() as playwright:
-        options = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]
-        found = playwright.chromium.launch(
-            executable_path=path, headless=True, args=options, timeout=1000 * HANG
-        )
-        yield found
-        found.close()
-
-
-@pytest.fixture
-def open_file(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens a page; at the end nothing may have gone wrong in any, nor asked for the network."""
-    pages: list[Page] = []
-    wrong: list[str] = []
-
-    def note_request(url: str) -> None:
-        if not url.startswith(("file://", "data:")):
-            wrong.append(f"request: {url}")
-
-    def opened(path: Path, **options: Any) -> Page:
-        desktop = {"viewport": {"width": 1280, "height": 900}, "color_scheme": "light"}
-        page = browser.new_page(**desktop | options)
-        page.set_default_timeout(1000 * HANG)
-        pages.append(page)
-        page.on("console", lambda message: wrong.append(f"console: {message.text}"))
-        page.on("pageerror", lambda error: wrong.append(f"error: {error}"))
-        page.on("dialog", lambda dialog: (wrong.append("dialog"), dialog.dismiss()))
-        page.on("request", lambda request: note_request(request.url))
-        page.goto(path.as_uri())
-        return page
-
-    opened.wrong = wrong  # type: ignore[attr-defined]
-    yield opened
-    for page in pages:
-        page.close()
-    assert wrong == []

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from sample_comparison import sample_comparison
-from sample_verdict import sample_verdict
+from lab.sample_comparison import sample_comparison
+from lab.sample_verdict import sample_verdict
 
 # What nobody should be able to do anything with, wherever it stands.
 HOSTILE = [

@@ -6,9 +6,8 @@ import math
 import random
 from typing import Any
 
-from sample_verdict import sample_verdict
-
 from anyscore.lab.data.tokens import GLUE, tokenise
+from lab.sample_verdict import sample_verdict
 
 FORMULAS = {
     "scaled_dot": "q·k / √d",

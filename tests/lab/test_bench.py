@@ -13,8 +13,6 @@ from typing import Any
 
 import pytest
 import torch
-from command_line import call, check_help_does_not_wait_for_pytorch, plain
-from test_cli import check_refused
 from torch import Tensor
 
 from anyscore.lab.bench import variants
@@ -27,6 +25,8 @@ from anyscore.lab.bench.variants import OURS, RIVALS
 from anyscore.lab.bench.weigh import weigh
 from anyscore.lab.bench.work import FORWARD, TRAINING, Shape, Work
 from anyscore.score import SCORES
+from lab.cli.test_cli import check_refused
+from lab.command_line import call, check_help_does_not_wait_for_pytorch, plain
 
 pytestmark = pytest.mark.slow
 

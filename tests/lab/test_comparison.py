@@ -13,12 +13,12 @@ import pytest
 from filelock import FileLock
 from hypothesis import given
 from hypothesis import strategies as st
-from made_trials import made
 
 from anyscore.lab import comparison as store
 from anyscore.lab.comparison import Comparison, check
 from anyscore.lab.errors import InputError, RunFailure
 from anyscore.lab.trials import Outcome, Trial
+from lab.made_trials import made
 
 SHARED = {"task": {"name": "made", "checksum": "ab12"}, "settings": {"epochs": 3}}
 TRIAL = Trial("even", 3, 0.002)

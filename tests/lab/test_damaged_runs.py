@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, given, settings
 
-from damaged_runs import RAW, WAYS, Damage, check, damages
+from helpers.damaged_runs import RAW, WAYS, Damage, check, damages
 
 FILES = ["settings", "about", "trials/dot-seed1/trial", "trials/dot-seed1/items"]
 

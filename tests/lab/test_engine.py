@@ -11,13 +11,13 @@ import time
 from pathlib import Path
 
 import pytest
-from made_trials import Trainer
 
 from anyscore.lab.comparison import Comparison
 from anyscore.lab.engine import Event, run_here, run_processes
 from anyscore.lab.errors import RunFailure
 from anyscore.lab.trials import Trial
-from hang import HANG
+from helpers.hang import HANG
+from lab.made_trials import Trainer
 
 TRIALS = [Trial(score, seed) for seed in range(2) for score in ("worse", "even", "better")]
 
@@ -97,15 +97,15 @@ def test_closing_ends_those_at_work(tmp_path: Path) -> None:
     assert Comparison(tmp_path).names() == set()
 
 
-TESTS = [str(Path(__file__).parent), str(Path(__file__).parents[1] / "helpers")]
+TESTS = str(Path(__file__).parents[1])
 SCRIPT = """
 import sys
 from pathlib import Path
-sys.path[:0] = {tests!r}
-from made_trials import Trainer
+sys.path.insert(0, {tests!r})
+from lab.made_trials import Trainer
 from anyscore.lab.comparison import Comparison
 from anyscore.lab.engine import run_processes
-from test_engine import TRIALS
+from lab.test_engine import TRIALS
 if __name__ == "__main__":
     comparison = Comparison(Path({folder!r}))
     with comparison.opened({{}}):

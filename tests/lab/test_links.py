@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import call, check_refused
 
 from anyscore.lab import compare
 from anyscore.lab.comparison import Comparison
@@ -19,6 +18,7 @@ from anyscore.lab.session import rebuild
 from anyscore.lab.train.checkpoint import load_run
 from anyscore.lab.translate.trials import find_trial
 from anyscore.lab.tuning import search_results
+from lab.command_line import call, check_refused
 
 PLACES = [
     "lock",

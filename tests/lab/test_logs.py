@@ -10,8 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import SMALL, call, plain
-from made_trials import made
 
 from anyscore.lab import compare as compare_own
 from anyscore.lab import extras
@@ -20,6 +18,8 @@ from anyscore.lab.errors import InputError, TrialFailure
 from anyscore.lab.logs import with_log
 from anyscore.lab.session import Watcher
 from anyscore.lab.trials import Outcome, Report, Trial
+from lab.command_line import SMALL, call, plain
+from lab.made_trials import made
 
 
 def train(score: str, seed: int, report: Report) -> Outcome:

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from command_line import call, check_refused, plain
 
 from anyscore.lab import compare
 from anyscore.lab.errors import InputError
 from anyscore.lab.merging import merge
+from lab.command_line import call, check_refused, plain
 
 
 def train(score: str, seed: int, report: Any, items: int = 50) -> list[bool]:

@@ -7,7 +7,8 @@ import shutil
 from pathlib import Path
 
 import pytest
-from command_line import call
+
+from lab.command_line import call
 
 COMMAND = ("compare", "pairs.tsv", "--limit", "30", "--epochs", "1", "--hidden", "4", "--no-rates",
            "--seeds", "1", "--device", "cpu", "--out", "run")  # fmt: skip

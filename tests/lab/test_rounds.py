@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_trials import made
 
 from anyscore.lab import rounds
 from anyscore.lab.comparison import Comparison, Finished
@@ -16,6 +15,7 @@ from anyscore.lab.engine import Event
 from anyscore.lab.rounds import Plan, look_level, play
 from anyscore.lab.trials import Trial
 from anyscore.lab.verdict.judge import Measure, judge
+from lab.made_trials import made
 
 EXACT = Measure("exact_match", "exact match")
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 import anyscore
-from hang import HANG
+from helpers.hang import HANG
 
 FRAMEWORKS = {"torch", "torch._dynamo", "jax", "flax", "tensorflow", "keras", "mxnet"}
 """With PyTorch's compiler, which takes as long to import as PyTorch itself."""

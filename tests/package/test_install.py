@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from anyscore.kernels import cpu
-from checkout import copied
+from helpers.checkout import copied
 
 ROOT = Path(__file__).parents[2]
 

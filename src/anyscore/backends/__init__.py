@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from anyscore.call.backend import KNOWN, Again, Backend
+from anyscore.call.backend import REPEATED, Backend, RepeatedCalls
 from anyscore.ops import Array
 
 
@@ -22,10 +22,10 @@ def load(name: str) -> Backend:
     return BACKEND
 
 
-def repeats(x: Array) -> Again | None:
+def repeats(x: Array) -> RepeatedCalls | None:
     """Find the object that repeats calls with x; None where there is none."""
-    if hasattr(x, "__torch_function__"):  # a compiler would guard KNOWN, which others add to
+    if hasattr(x, "__torch_function__"):  # a compiler would guard REPEATED, which others add to
         import anyscore.backends.torch.backend
 
-        return anyscore.backends.torch.backend.AGAIN
-    return KNOWN.get(type(x))
+        return anyscore.backends.torch.backend.REPEATED_CALLS
+    return REPEATED.get(type(x))

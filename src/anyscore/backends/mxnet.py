@@ -10,22 +10,20 @@ from typing import Any
 import mxnet as mx
 from mxnet import autograd
 
-from anyscore.backends import host
+from anyscore.backends import numpy_core
 from anyscore.backends.record import (
-    call_of,
-    factors,
     how_core,
+    operands_of,
     why_not_core,
     why_not_dtype,
-    why_not_pair,
 )
 from anyscore.backends.reference.run import reference_in
-from anyscore.call.backend import Backend, Implementation, Result
-from anyscore.call.operands import FACTORS, Operands, Results
+from anyscore.call.backend import Adapter, Backend, Implementation, Result
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
 from anyscore.modifiers.biases import Bias
-from anyscore.ops import Array, load
+from anyscore.ops import Array, acc_dtype, load
 from anyscore.ops.mxnet_operator import Arrays, Operator, call, device
 from anyscore.ops.mxnet_operator import host as to_host
 from anyscore.score.base import Score
@@ -60,25 +58,35 @@ class MXNet(Backend):
         if cpu.problem() or _why_not_array(scores) or not scores.size:
             return super().sparse(scores, power)
         if not autograd.is_recording():
-            return device(host.sparse(to_host(scores), power))
+            return device(numpy_core.sparse(to_host(scores), power))
 
         def forward(arrays: Arrays) -> list[Array]:
-            return [host.sparse(arrays[0], power)]
+            return [numpy_core.sparse(arrays[0], power)]
 
         def backward(arrays: Arrays, made: Arrays, upstream: Arrays) -> list[Array | None]:
-            return [host.sparse_backward(made[0], upstream[0], power)]
+            return [numpy_core.sparse_backward(made[0], upstream[0], power)]
 
         form = scores.shape, _xp.dtype(scores)
         return call(Operator(1, (form,), forward, backward), [scores])[0]
 
     def pack_keys(self, f: Factors) -> Array | None:
-        return None if _why_not_array(f.b) else host.pack_keys(f.pair.name, to_host(f.b))
+        return None if _why_not_array(f.b) else numpy_core.pack_keys(f.pair.name, to_host(f.b))
 
-    def unwrap(self, tensors: tuple[Array, ...], score: Any) -> tuple[tuple[Array, ...], Any]:
+    def adapter(self, query: Array, key: Array, value: Array) -> Adapter:
+        return _Kinds(query)
+
+
+class _Kinds(Adapter):
+    """Arrays of both kinds are computed with as `mx.np.ndarray`."""
+
+    def __init__(self, query: Array) -> None:
+        self.query = query
+
+    def take(self, tensors: tuple[Any, ...], score: Any) -> tuple[tuple[Any, ...], Any]:
         return unwrap(tensors, score)
 
-    def wrap(self, x: Array | None, like: Array) -> Array | None:
-        return x if x is None else wrap(x, like)
+    def give(self, x: Array, own: int = 1) -> Array:
+        return wrap(x, self.query)
 
 
 def unwrap(tensors: tuple[Array, ...], score: Any) -> tuple[tuple[Array, ...], Any]:
@@ -120,45 +128,37 @@ def as_np(x: Any) -> Any:
 
 
 def _why_not(task: Task, options: Options) -> str | None:
-    if reason := why_not_core(task):
-        return reason
-    xs = factors(task) + ([] if task.value is None else [task.value])
-    if autograd.is_recording() and any(0 in x.shape for x in xs):
-        return "there is nothing to compute"
-    return next(filter(None, map(_why_not_array, xs)), None) or why_not_pair(_xp, task)
+    def why_not_now(xs: list[Array]) -> str | None:
+        xs = [*xs, *([] if task.value is None else [task.value])]
+        if autograd.is_recording() and any(0 in x.shape for x in xs):
+            return "there is nothing to compute"
+        return None if task.value is None else _why_not_array(task.value)
+
+    return why_not_core(_xp, task, _why_not_array, why_not_now, has_edges=False)
 
 
 def _run(task: Task, options: Options, seed: Any) -> Result:
-    x, s = call_of(_xp, task, options, seed)
-    factors_of_x, beside = x[:FACTORS], x[FACTORS:]
-    given = [y for y in factors_of_x if y is not None]
-    rows, acc_dtype = (*s.lead, x.a.shape[-2]), host.acc_dtype(*given)
-    shapes = {} if x.value is None else {"output": (*rows, x.value.shape[-1])}
-    shapes |= {
-        "stats": (*s.lead, 2, x.a.shape[-2]),
-        **({"scores": (*rows, x.b.shape[-2])} if s.scores else {}),
-    }
+    x, s = operands_of(_xp, task, options, seed)
+    differentiated = x.factors
+    given = list(differentiated.present().values())
 
     def operands(arrays: Arrays) -> Operands:
-        rest = iter(arrays)
-        return Operands(*(None if y is None else next(rest) for y in factors_of_x), *beside)
-
-    def results(arrays: Iterable[Array]) -> Results:
-        return Results(**{"output": None, **dict(zip(shapes, arrays, strict=True))})
+        return Operands(*differentiated.fill(arrays)[:N_DIFFERENTIABLE], *x[N_DIFFERENTIABLE:])
 
     def forward(arrays: Arrays) -> list[Array]:
-        return [y for y in host.forward(operands(arrays), s) if y is not None]
+        return list(numpy_core.forward(operands(arrays), s).present().values())
 
     def backward(arrays: Arrays, made: Arrays, upstream: Arrays) -> list[Array | None]:
-        found = host.backward(operands(arrays), s, results(made), results(upstream))
-        return [d for d in found if d is not None]
+        results, d_results = x.results_from(s, made), x.results_from(s, upstream)
+        return list(numpy_core.backward(operands(arrays), s, results, d_results).present().values())
 
     if autograd.is_recording():
-        outputs = tuple((shape, acc_dtype) for shape in shapes.values())
+        shapes, dtype = x.result_shapes(s).present().values(), acc_dtype(_xp, *given)
+        outputs = tuple((shape, dtype) for shape in shapes)
         found = call(Operator(len(given), outputs, forward, backward), given)
     else:
         found = list(map(device, forward([to_host(y) for y in given])))
-    output, stats, scores = results(found)
+    output, stats, scores = x.results_from(s, found)
     return Result(None if output is None else _xp.astype(output, task.dtype), stats, scores)
 
 

@@ -8,21 +8,19 @@ from typing import Any
 
 import numpy as np
 
-from anyscore.backends import host
+from anyscore.backends import numpy_core
 from anyscore.backends.record import (
-    call_of,
-    factors,
     how_core,
+    operands_of,
     why_not_core,
     why_not_dtype,
-    why_not_pair,
 )
 from anyscore.backends.reference.run import reference_in
-from anyscore.backends.repeated import CoreAgain
-from anyscore.call.backend import KNOWN, Backend, Implementation, Result
+from anyscore.backends.repeated import RepeatedCoreCalls
+from anyscore.call.backend import REPEATED, Backend, Implementation, Result
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
-from anyscore.ops import Array, load
+from anyscore.ops import Array, acc_dtype, load
 from anyscore.score.factors import Factors
 
 _xp = load("numpy")
@@ -36,19 +34,19 @@ class NumPyBuffers:
     def zeros(self, shape: tuple[int, ...], like: Array, dtype: str | None = None) -> Array:
         return np.zeros(shape, dtype or like.dtype)
 
-    def blank(self, shape: tuple[int, ...], like: Array) -> Array:
+    def empty_view(self, shape: tuple[int, ...], like: Array) -> Array:
         return np.broadcast_to(np.zeros((), like.dtype), shape)
 
-    def number(self, x: Array) -> int | None:
+    def concrete_int(self, x: Array) -> int | None:
         return int(x)
 
-    def numbers(self, x: Array) -> list[int] | None:
+    def concrete_ints(self, x: Array) -> list[int] | None:
         return [int(n) for n in x]
 
     def why_not(self, *rows: Array) -> str | None:
         return None
 
-    def put(self, x: Array, rows: Array, start: Array | int, wraps: bool) -> Array:
+    def write_rows(self, x: Array, rows: Array, start: Array | int, wraps: bool) -> Array:
         n, room = rows.shape[-2], x.shape[-2]
         first = int(start) % room if room else 0
         if first + n <= room:
@@ -61,19 +59,21 @@ class NumPyBuffers:
         x += n
         return x
 
-    def pick(self, x: Array, index: Array, rows: int | None) -> Array:
+    def reorder_batch(self, x: Array, index: Array, rows: int | None) -> Array:
         x[..., :rows, :] = x[..., :rows, :][index]
         return x
 
     def pack(self, pair: str, b: Array, packed: Array, start: Array | int, count: int) -> Array:
-        cpu.append_keys(pair, host.raw(b), packed, int(start), count, host.threads())
+        cpu.append_keys(
+            pair, numpy_core.as_core_array(b), packed, int(start), count, numpy_core.threads()
+        )
         return packed
 
-    def room_to_pack(self, b: Array) -> Array | None:
+    def packed_buffer(self, b: Array) -> Array | None:
         if why_not_dtype(_xp.dtype(b)):
             return None
         *lead, keys, width = b.shape
-        return np.zeros((*lead, keys + 1, width), host.acc_dtype(b))
+        return np.zeros((*lead, keys + 1, width), acc_dtype(_xp, b))
 
 
 class NumPy(Backend):
@@ -98,10 +98,10 @@ class NumPy(Backend):
         return np.array(np.random.randint(0, 2**63 - 1, dtype=np.int64))
 
     def sparse(self, scores: Array, power: int) -> Array:
-        return super().sparse(scores, power) if cpu.problem() else host.sparse(scores, power)
+        return super().sparse(scores, power) if cpu.problem() else numpy_core.sparse(scores, power)
 
     def pack_keys(self, f: Factors) -> Array | None:
-        return None if why_not_dtype(_xp.dtype(f.b)) else host.pack_keys(f.pair.name, f.b)
+        return None if why_not_dtype(_xp.dtype(f.b)) else numpy_core.pack_keys(f.pair.name, f.b)
 
 
 def _silent() -> AbstractContextManager[Any]:
@@ -109,26 +109,23 @@ def _silent() -> AbstractContextManager[Any]:
 
 
 def _why_not(task: Task, options: Options) -> str | None:
-    if reason := why_not_core(task, has_edges=True):
-        return reason
-    reasons = (why_not_dtype(_xp.dtype(x)) for x in factors(task))
-    return next(filter(None, reasons), None) or why_not_pair(_xp, task)
+    return why_not_core(_xp, task)
 
 
 def _run(task: Task, options: Options, seed: Any) -> Result:
-    x, s = call_of(_xp, task, options, seed)
+    x, s = operands_of(_xp, task, options, seed)
     dtype = None if x.value is None else x.value.dtype.newbyteorder("=")
-    return Result(*host.forward(x, s, dtype))
+    return Result(*numpy_core.forward(x, s, dtype))
 
 
 _FUSED = (Implementation("cpu", _why_not, _run, how_core),)
 BACKEND = NumPy()
-KNOWN[np.ndarray] = CoreAgain(
+REPEATED[np.ndarray] = RepeatedCoreCalls(
     np.ndarray,
     BACKEND,
     _FUSED[0],
     lambda *arrays: False,
-    host.threads,
+    numpy_core.threads,
     lambda query, shape: np.empty(shape, query.dtype),
     lambda arrays: None,
 )

@@ -3,24 +3,26 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, cast
 
-from anyscore.backends.reference import run as reference
+from anyscore.backends.reference.run import run
 from anyscore.call.backend import FUSED
-from anyscore.call.operands import Operands, Results, Settings
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
 from anyscore.masks.lowered import LoweredMask
-from anyscore.masks.lowered_edges import LoweredEdges
+from anyscore.masks.lowered_edges import AnyLowered, LoweredEdges
 from anyscore.modifiers.biases import LoweredBias
 from anyscore.modifiers.normalizers import Normalizer, Sigmoid
-from anyscore.ops import DTYPES, Array, Ops, accumulated, accumulation
+from anyscore.ops import DTYPES, Array, Ops, acc_dtype, accumulated
 from anyscore.ops.checks import Sizes
-from anyscore.score.factors import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, Factors, pair_named
+from anyscore.score.factors import Factors
 from anyscore.score.outer import Outer
+from anyscore.score.pairs import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, pair_named
 from anyscore.score.scales import is_number
 
-_FEW = 2
+_DECODE = 2
 """Queries of a decoder's step, as in csrc/scorers/scorer.h."""
 
 
@@ -30,7 +32,7 @@ def why_not(task: Task, has_edges: bool = False) -> str | None:
     has_edges: whether it runs over the edges of a graph.
     """
     f = task.score
-    if isinstance(task.mask, LoweredEdges) and not has_edges:
+    if not has_edges and task.edges is not None:
         return "it does not run over the edges of a graph"
     if task.normalizer != "softmax" and not isinstance(task.normalizer, Sigmoid):
         return "it has no weights but those of the softmax and the sigmoid"
@@ -51,9 +53,36 @@ def why_not(task: Task, has_edges: bool = False) -> str | None:
     return None
 
 
-def why_not_core(task: Task, has_edges: bool = False) -> str | None:
-    """Return why the C++ core cannot run a task, None if it can, once it knows its pair."""
-    return why_not(task, has_edges) or cpu.problem()
+def why_not_core(
+    xp: Ops,
+    task: Task,
+    why_not_array: Callable[[Array], str | None] | None = None,
+    why_not_now: Callable[[list[Array]], str | None] | None = None,
+    has_edges: bool = True,
+) -> str | None:
+    """Return why the C++ core cannot run a task, None if it can.
+
+    why_not_array: x → why the core cannot reach the memory of x. why_not_now: factors → why the
+    mode of the framework does not let the core read them.
+    """
+    if reason := why_not(task, has_edges) or cpu.problem():
+        return reason
+    xs = factors(task)
+    if reason := why_not_arrays(xp, xs, why_not_array):
+        return reason
+    return (why_not_now and why_not_now(xs)) or _why_not_pair(xp, task)
+
+
+def why_not_arrays(
+    xp: Ops, xs: list[Array], why_not_array: Callable[[Array], str | None] | None
+) -> str | None:
+    """Return why kernels cannot read factors: where they are, or their dtype; None if they can."""
+    for x in xs:
+        if why_not_array and (reason := why_not_array(x)):
+            return reason
+        if (dtype := xp.dtype(x)) not in DTYPES:  # to ask here takes less time than to call
+            return why_not_dtype(dtype)
+    return None
 
 
 _PARTS = {
@@ -71,32 +100,31 @@ def how_core(task: Task) -> str:
     two queries, and edges, have none.
     """
     f = task.score
-    if not isinstance(f, Factors) or isinstance(task.mask, LoweredEdges):
+    if not isinstance(f, Factors) or task.edges is not None:
         return FUSED
-    few = isinstance(queries := f.a.shape[-2], int) and queries <= _FEW
-    if few or f.pair not in _PARTS:
+    decodes = isinstance(queries := f.a.shape[-2], int) and queries <= _DECODE
+    if decodes or f.pair not in _PARTS:
         return FUSED
     return f"{FUSED}; {_PARTS[f.pair]} where a bound on its rounding allows"
 
 
-def why_not_pair(xp: Ops, task: Task) -> str | None:
+def _why_not_pair(xp: Ops, task: Task) -> str | None:
     """Return why the C++ core has no kernels of the pair of a task, None if it has.
 
-    To be asked last: a formula may have to be compiled.
+    Ask this last: a formula may have to be compiled.
     """
     key = cast(Factors, task.score).pair.key
     if key in cpu.KEYS:
         return None
     xs = [*factors(task), *([] if task.value is None else [task.value])]
-    is_double = any(accumulation(xp.dtype(x)) == "float64" for x in xs)
-    return cpu.why_not_pair(key, is_double)
+    return cpu.why_not_pair(key, acc_dtype(xp, *xs) == "float64")
 
 
 def with_edges_by_key(x: Operands, task: Task) -> Operands:
     """Return operands with the edges of the task, if any, sorted by key too, as gradients need."""
-    if not isinstance(task.mask, LoweredEdges):
+    if (edges := task.edges) is None:
         return x
-    colptr, order, row = task.mask.by_key
+    colptr, order, row = edges.by_key
     return x._replace(colptr=colptr, order=order, row=row)
 
 
@@ -112,31 +140,35 @@ def factors(task: Task) -> list[Array]:
     return found + [bias.array for bias in task.biases] if task.biases else found
 
 
-def call_of(xp: Ops, task: Task, options: Options, seed: Any) -> tuple[Operands, Settings]:
+def operands_of(xp: Ops, task: Task, options: Options, seed: Any) -> tuple[Operands, Settings]:
     """Return the record of a task that a kernel takes."""
-    f, mask, sizes = cast(Factors, task.score), task.mask, task.sizes
-    outer = _outer(task)
+    f, mask, sizes, outer = cast(Factors, task.score), task.mask, task.sizes, _outer(task)
     if f.query_bias is not None and not task.query_bias_cancels:
         f = _with_bias_as_feature(xp, f)
-    bounds = (None, None, None) if mask is None else (mask.start, mask.stop, mask.mask)
-    of_edges = (mask.rowptr, mask.col) if isinstance(mask, LoweredEdges) else (None, None)
-    c = _terms(xp, task, f)
+    bounds: tuple[Any, Any, Any] = (None, None, None)
+    of_graph: tuple[Any, Any] = (None, None)
+    c = None
+    if isinstance(mask, LoweredMask):
+        bounds = mask.start, mask.stop, mask.mask
+    elif mask is not None:
+        of_graph, c = (mask.rowptr, mask.col), _edge_terms(xp, task, mask, f)
     p = options.dropout
     seed = xp.seed(seed, like=task.value) if p else None
     bias, diagonal, after = _bias(xp, task)
-    x = Operands(f.a, f.b, f.weight, f.key_bias, task.value, bias, c, *bounds, seed, *of_edges)
+    x = Operands(f.a, f.b, f.weight, f.key_bias, task.value, bias, c, *bounds, seed, *of_graph)
     x = x if task.packed is None or c is not None else x._replace(packed=task.packed)
     period = math.prod(sizes.lead)
     return x, Settings(
         f.pair.key, float(f.scale), sizes.groups, float(p), period, sizes.lead,
-        *(outer or ("", 0.0)), options.with_scores, diagonal, after, *_of_sigmoid(task.normalizer),
+        *(outer or ("", 0.0)), options.return_scores, diagonal, after,
+        *_of_sigmoid(task.normalizer),
     )  # fmt: skip
 
 
 def keeps_scores(x: Operands, s: Settings) -> bool:
     """Return whether a forward of the core keeps scores for its backward, in the place of output.
 
-    Those of few keys take no more memory, and need not be computed again. Not where sizes are
+    Those of decodes keys take no more memory, and need not be computed again. Not where sizes are
     symbols, or where a bias after the outer function hides the values of that.
     """
     if x.value is None or x.rowptr is not None or (s.after and s.outer):
@@ -168,14 +200,14 @@ def _bias(xp: Ops, task: Task) -> tuple[Any, bool, bool]:
     return array, one.diagonal, one.after
 
 
-def _terms(xp: Ops, task: Task, f: Factors) -> Array | None:
+def _edge_terms(xp: Ops, task: Task, edges: LoweredEdges, f: Factors) -> Array | None:
     """Return the terms of edges as wide as the factors, with all leading dimensions, or None."""
-    if not isinstance(task.mask, LoweredEdges) or task.mask.terms is None:
+    if edges.terms is None:
         return None
-    c, width = task.mask.terms, xp.shape(f.a)[-1]
+    c, width = edges.terms, xp.shape(f.a)[-1]
     if xp.shape(c)[-1] < width:  # a query bias became a feature
         c = xp.concat([c, 0 * c[..., :1]], -1)
-    return xp.broadcast_to(c, (*task.sizes.lead, task.mask.count, width))
+    return xp.broadcast_to(c, (*task.sizes.lead, edges.count, width))
 
 
 def _with_bias_as_feature(xp: Ops, f: Factors) -> Factors:
@@ -196,26 +228,28 @@ def _with_bias_as_feature(xp: Ops, f: Factors) -> Factors:
     return Factors(a, b, f.pair, key_bias=f.key_bias)
 
 
-def run_reference(xp: Ops, x: Operands, s: Settings, acc_dtype: str) -> Results:
+def run_reference(xp: Ops, x: Operands, s: Settings) -> Results:
     """Run the reference on the record of a kernel, differentiable to any order."""
-    options = Options(s.dropout, with_scores=s.scores)
-    found = reference.run(xp, _task_of(xp, x, s, acc_dtype), options, x.seed)
+    options = Options(s.dropout, return_scores=s.scores)
+    task = _task_of(xp, x, s, acc_dtype(xp, *x[:N_DIFFERENTIABLE]))
+    found = run(xp, task, options, x.seed)
     return Results(found.output, found.stats, found.scores)
 
 
 def _task_of(xp: Ops, x: Operands, s: Settings, dtype: str) -> Task:
     """Return the task that a record describes."""
-    keys = xp.shape(x.b)[-2]
-    mask = LoweredMask(xp, keys, x.start, x.stop, x.mask)
+    queries, keys = xp.shape(x.a)[-2], xp.shape(x.b)[-2]
+    mask: AnyLowered | None = None
     if x.col is not None:
-        mask = LoweredEdges(xp, xp.shape(x.a)[-2], keys, len(s.lead), x.rowptr, x.col)
-        mask = mask if x.c is None else mask.with_terms(x.c)
-    sizes = Sizes(s.lead, xp.shape(x.a)[-2], keys, s.groups)
+        edges = LoweredEdges(xp, queries, keys, len(s.lead), x.rowptr, x.col)
+        mask = edges if x.c is None else edges.with_terms(x.c)
+    elif not (x.start is x.stop is x.mask is None):
+        mask = LoweredMask(xp, keys, x.start, x.stop, x.mask)
+    sizes = Sizes(s.lead, queries, keys, s.groups)
     outer = Outer(s.outer, s.outer_scale) if s.outer else None
     pair = pair_named(s.pair)
     f = Factors(x.a, x.b, pair, x.weight, s.scale, key_bias=x.key_bias, outer=outer)
-    some = mask.some
-    task = Task(f, x.value, mask if some else None, not some, some, sizes, dtype)
+    task = Task(f, x.value, mask, mask is None, mask is not None, sizes, dtype)
     bias = () if x.bias is None else (LoweredBias(x.bias, s.diagonal, s.after),)
     task = task._replace(biases=bias) if bias else task
     if not s.normalizer:

@@ -1,4 +1,4 @@
-"""Calls of the core that come again, of the same shapes: run with no other look than at those.
+"""Calls with the shapes of an earlier one go to the core unchecked.
 
 A call takes 40 µs to check, lower and choose; the core takes one for the smallest.
 """
@@ -10,7 +10,7 @@ from dataclasses import fields
 from functools import cache
 from typing import Any, cast
 
-from anyscore.backends.record import call_of
+from anyscore.backends.record import operands_of
 from anyscore.call.backend import Backend, Implementation, choose
 from anyscore.call.prepared import PreparedKeys
 from anyscore.call.task import Options, Task
@@ -20,14 +20,14 @@ from anyscore.score import SCORES
 from anyscore.score.base import Score
 from anyscore.score.factors import Factors
 
-MOST, MOST_SCORES = 8, 64
-"""Calls and appends of one score that are kept, and scores. Of calls the last ones stay; beyond so
-many appends, or scores, all of them are forgotten."""
+MAX_CALLS, MAX_SCORES = 8, 64
+"""The calls, or appends, of one score that are kept; and scores. Of calls the last ones stay;
+beyond so many appends, or scores, all of them are forgotten."""
 
 _NUMBERS = frozenset((type(None), bool, int, float, str))
 
 
-class Calls:
+class _ScoreCalls:
     """Hold what is known of a score: the sizes of the last call, calls to repeat, and appends.
 
     last: and how often they came in a row; known: calls; both without gradients, and with them.
@@ -46,10 +46,10 @@ def _fields_of(score: Any) -> tuple[str, ...]:
     return tuple(field.name for field in fields(score))
 
 
-def _known_as(score: Score) -> tuple[Any, Any]:
-    """Return what two scores have alike that differ in nothing but one tensor, and that tensor.
+def _cache_key(score: Score) -> tuple[Any, Any]:
+    """Return the cache key of a score, its class and numbers; and its one tensor, or None.
 
-    The first is None where there are more, or a field that is called.
+    The key is None if the score has several tensors or a `Projection`.
     """
     kind: Any = type(score)
     alike, tensor = [kind], None
@@ -82,15 +82,15 @@ def _of_weight(weight: Any) -> Any:
     return None if weight is None else (weight.shape, weight.dtype)
 
 
-class CoreAgain:
-    """Repeat calls of arrays of one type, see `call.backend.Again`.
+class RepeatedCoreCalls:
+    """Repeat calls of arrays of one type, see `call.backend.RepeatedCalls`.
 
     type: of the arrays. core: the implementation that is repeated. wants_gradients: whether a call
-    of these arrays, a weight of None among them, is to be differentiated; None where anything else
-    but their memory takes part. threads: how many to compute with. empty: (query, shape) → an array
-    of its dtype, with nothing written in it. written: (arrays): tells whoever must know that they
-    were written to. with_gradients: (x, s) → what runs a call again whose gradients are
-    wanted; None if none ever are.
+    of these arrays, a weight of None among them, is to be differentiated; None if anything else but
+    their memory takes part. thread_count: how many threads to compute with. allocate: (query,
+    shape) → an array of the dtype of query, uninitialised. mark_written: (arrays): bump autograd
+    version counters. with_gradients: (x, s) → what repeats a call whose gradients are wanted; None
+    if none ever are.
     """
 
     def __init__(
@@ -99,15 +99,19 @@ class CoreAgain:
         backend: Backend,
         core: Implementation,
         wants_gradients: Callable[..., bool | None],
-        threads: Callable[[], int],
-        empty: Callable[[Array, tuple[int, ...]], Array],
-        written: Callable[[tuple[Array, ...]], None],
+        thread_count: Callable[[], int],
+        allocate: Callable[[Array, tuple[int, ...]], Array],
+        mark_written: Callable[[tuple[Array, ...]], None],
         with_gradients: Callable[..., Any] | None = None,
     ) -> None:
         self.type, self.backend, self.core = type, backend, core
-        self.wants_gradients, self.threads, self.empty = wants_gradients, threads, empty
-        self.written, self.with_gradients = written, with_gradients
-        self.calls: dict[Any, Calls] = {}
+        self.wants_gradients, self.thread_count, self.allocate = (
+            wants_gradients,
+            thread_count,
+            allocate,
+        )
+        self.mark_written, self.with_gradients = mark_written, with_gradients
+        self.calls: dict[Any, _ScoreCalls] = {}
 
     def run(
         self, query: Array, key: Any, value: Array, score: Any, valid_lens: Any = None
@@ -117,8 +121,8 @@ class CoreAgain:
             return None
         if valid_lens is not None and type(valid_lens) is not self.type:
             return None
-        known_as, weight = _known_as(score)
-        found = self.calls.get(known_as)
+        cache_key, weight = _cache_key(score)
+        found = self.calls.get(cache_key)
         if found is None:
             return None
         packed = None
@@ -133,14 +137,14 @@ class CoreAgain:
         wants = self.wants_gradients(query, key, value, weight)
         if wants is None:
             return None
-        threads = self.threads()
+        threads = self.thread_count()
         for known in found.known[wants]:
             output = known(query, key, weight, value, packed, valid_lens, threads)
             if output is not None:
                 return output
         return None
 
-    def learn(
+    def remember(
         self, query: Array, key: Any, value: Array, score: Any, valid_lens: Any, task: Task
     ) -> None:
         """Keep a call that was run in full, if one of the same sizes came right before.
@@ -150,8 +154,8 @@ class CoreAgain:
         """
         if not _is_ours(score):
             return
-        known_as, weight = _known_as(score)
-        if known_as is None or _weight_of(task) is not weight:
+        cache_key, weight = _cache_key(score)
+        if cache_key is None or _weight_of(task) is not weight:
             return
         f, tokens = cast(Factors, task.score), (query, getattr(key, "b", key), value)
         made_of = zip((f.a, f.b, task.value), tokens, strict=True)
@@ -166,7 +170,7 @@ class CoreAgain:
             or self.backend.xp.dtype(valid_lens) != "int64"
         ):
             return
-        found = self._calls_of(known_as)
+        found = self._calls_of(cache_key)
         lengths = None if valid_lens is None else valid_lens.shape
         sizes = *(x.shape for x in tokens), lengths, query.dtype
         last, times = found.last[wants]
@@ -176,19 +180,19 @@ class CoreAgain:
         made = self._made(task, valid_lens, wants)
         if made is not None:
             found.last[wants] = None, 0
-            found.known[wants] = (made, *found.known[wants])[:MOST]
+            found.known[wants] = (made, *found.known[wants])[:MAX_CALLS]
 
-    def _calls_of(self, known_as: Any) -> Calls:
-        if known_as not in self.calls and len(self.calls) >= MOST_SCORES:
+    def _calls_of(self, cache_key: Any) -> _ScoreCalls:
+        if cache_key not in self.calls and len(self.calls) >= MAX_SCORES:
             self.calls.clear()
-        return self.calls.setdefault(known_as, Calls())
+        return self.calls.setdefault(cache_key, _ScoreCalls())
 
     def _made(self, task: Task, valid_lens: Any, wants: bool) -> Any:
         """Return what runs the call of a task again, None if nothing does."""
         options = Options()
         if choose(self.backend, task, options)[1] is not self.core:
             return None
-        x, s = call_of(self.backend.xp, task, options, None)
+        x, s = operands_of(self.backend.xp, task, options, None)
         if valid_lens is not None:  # which the core limits to the keys itself
             if x.stop is None or x.start is not None or x.mask is not None:
                 return None
@@ -196,14 +200,14 @@ class CoreAgain:
         try:
             if wants and self.with_gradients is not None:
                 return self.with_gradients(x, s)
-            return cpu.again(x, s, valid_lens, self.empty)
+            return cpu.again(x, s, valid_lens, self.allocate)
         except ValueError:  # its arrays have to be copied
             return None
 
     def append(self, cache: Any, key: Array, value: Array, score: Any) -> bool:
         """Append tokens that are like others before; say whether that was done."""
-        known_as, weight = _known_as(score)
-        found = self.calls.get(known_as)
+        cache_key, weight = _cache_key(score)
+        found = self.calls.get(cache_key)
         known = None if found is None else found.appends.get(key.shape)
         if known is None or self.wants_gradients(key, value, cache.b, weight) is not False:
             return False
@@ -211,22 +215,22 @@ class CoreAgain:
         if of_weight != _of_weight(weight):
             return False
         arrays = cache.b, cache.values, cache.packed, cache.length
-        if not append(key, value, *arrays, self.threads()):
+        if not append(key, value, *arrays, self.thread_count()):
             return False
-        self.written(arrays)
+        self.mark_written(arrays)
         return True
 
-    def learn_append(self, cache: Any, key: Array, value: Array, score: Any, f: Factors) -> None:
+    def remember_append(self, cache: Any, key: Array, value: Array, score: Any, f: Factors) -> None:
         """Keep how tokens were appended that are themselves what the score makes of keys."""
-        known_as, weight = _known_as(score)
-        if f.b is not key or f.key_bias is not None or known_as is None or not _is_ours(score):
+        cache_key, weight = _cache_key(score)
+        if f.b is not key or f.key_bias is not None or cache_key is None or not _is_ours(score):
             return
         if type(value) is not self.type:
             return
         if self.wants_gradients(key, value, cache.b, weight) is not False:
             return
-        appends = self._calls_of(known_as).appends
-        if len(appends) >= MOST:
+        appends = self._calls_of(cache_key).appends
+        if len(appends) >= MAX_CALLS:
             appends.clear()
         arrays = cache.b, cache.values, cache.packed, cache.length
         try:

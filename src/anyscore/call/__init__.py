@@ -1,11 +1,12 @@
 """One call of attention as plain data, and the interface of what runs it.
 
-    task         the arguments, `Call` and `Options`, lowered to a `Task`: factors, bounds, values
+    task         the arguments, `Call` and `Options`; the `Task` they are lowered to
+    lowering     `prepare` lowers a call to its task, `lower_mask` a mask
     prepared     keys that were projected once, for many calls
     autocast     the casts of a framework's automatic mixed precision
     operands     the record that every kernel takes: `Operands`, `Settings`, `Results`
-    backend      the part of a framework: `Backend`, the `Buffers` of its caches, `Again` for calls
-                 that repeat an earlier one; which `Implementation` runs a task
+    backend      the part of a framework: `Backend`, an `Adapter` for other kinds of tensors, the
+                 `Buffers` of its caches, `RepeatedCalls`; which `Implementation` runs a task
 
 Imports `ops`, `score`, `masks` and `modifiers`. Start with `task`.
 """

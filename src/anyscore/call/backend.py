@@ -9,14 +9,14 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 from anyscore.call.task import Options, Task
-from anyscore.masks.lowered_edges import LoweredEdges
 from anyscore.masks.objects import Mask
 from anyscore.modifiers import normalizers
 from anyscore.ops import Array, Ops, accumulated, accumulation
-from anyscore.score.factors import PRODUCT, Factors
+from anyscore.score.factors import Factors
+from anyscore.score.pairs import PRODUCT
 
 FUSED = "fused, and keeps the contract"
-"""The reason that a plan gives for a fused implementation, unless the latter says more."""
+"""Default `Plan.reason` of a fused implementation."""
 _MUCH = 2**30
 """Bytes of the reference that a plan speaks of."""
 
@@ -38,9 +38,8 @@ class Result(NamedTuple):
 
     output: (..., T_q, d_v), in the dtype of the task; None if the task has no values. stats:
     (..., 2, T_q), as of `normalizers.softmax`; None if it gives none. scores: (..., T_q, T_k), −∞
-    where not attended; None where `Options.with_scores` does not ask for them. Stats and scores
-    lack a query bias, which `functional` adds. weights: (..., T_q, T_k), of those that make weights
-    of the scores first.
+    where not attended; None where `Options.return_scores` does not ask for them. Stats and scores
+    lack a query bias, which `functional` adds. weights: (..., T_q, T_k), set by `from_scores` only.
     """
 
     output: Array | None
@@ -103,33 +102,39 @@ class Backend:
         """
         return None
 
-    def pack(self, query: Array, key: Array, value: Array) -> tuple[tuple[Array, ...], Mask | None]:
-        """Return ragged tensors as packed tokens, and their sequences; others as they are, None.
+    def adapter(self, query: Array, key: Array, value: Array) -> Adapter:
+        """Return what adapts the tensors of a call, if they are of another kind than `xp` takes.
 
-        Raises TypeError, ValueError: they are not of the same sequences, or cannot be packed.
+        Raises TypeError, ValueError: ragged tensors of other sequences than each other.
         """
-        return (query, key, value), None
+        return AS_THEY_ARE
 
-    def unwrap(self, tensors: tuple[Array, ...], score: Any) -> tuple[tuple[Array, ...], Any]:
-        """Return the tensors of a call and its score in the kind of tensor that `xp` takes."""
+
+class Adapter:
+    """Tensors of a call in the kind that `xp` takes, and results in the kind that the query is.
+
+    sequences: those of ragged tensors, None for others. The base leaves all tensors as they are.
+    """
+
+    sequences: Mask | None = None
+
+    def take(self, tensors: tuple[Any, ...], score: Any) -> tuple[tuple[Any, ...], Any]:
+        """Return tensors of the call, and its score, in the kind that `xp` takes."""
         return tensors, score
 
-    def wrap(self, x: Array | None, like: Array) -> Array | None:
-        """Return a result (..., T_q, n) in the kind of tensor that `like`, the query, is."""
+    def give(self, x: Array, own: int = 1) -> Array:
+        """Return a result (..., T_q), with `own` axes after these, in the kind of the query."""
         return x
 
-    def wrap_numbers(self, x: Array | None, like: Array) -> Array | None:
-        """Return numbers (..., T_q) in the kind of tensor that `like`, the query, is."""
-        return self.wrap(x, like)
-
-    def wrap_pairs(
-        self, x: Array | None, query: Array, key: Array, otherwise: float
-    ) -> Array | None:
-        """Return a result (..., T_q, T_k) in the kind of tensor that the query is.
+    def give_pairs(self, x: Array, otherwise: float) -> Array:
+        """Return a result (..., T_q, T_k) in the kind of the query.
 
         otherwise: what stands where there is no query or no key.
         """
-        return self.wrap(x, query)
+        return self.give(x)
+
+
+AS_THEY_ARE = Adapter()
 
 
 def choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implementation]:
@@ -162,9 +167,9 @@ def _memory(task: Task) -> int:
 
     It holds two numbers for each query and key, and if the pair is no product for each feature.
     """
-    f, of_all = task.score, task.sizes.all
-    if isinstance(task.mask, LoweredEdges):
-        of_all = *task.sizes.lead, task.mask.count
+    f, of_all, edges = task.score, task.sizes.scores_shape, task.edges
+    if edges is not None:
+        of_all = *task.sizes.lead, edges.count
     if isinstance(f, Factors) and f.pair != PRODUCT:
         of_all = *of_all, f.a.shape[-1]
     if not all(isinstance(n, int) for n in of_all):
@@ -177,24 +182,6 @@ def refuse(impl: str, reason: str) -> NoReturn:
     raise NotImplementedError(f'impl="{impl}" cannot run: {reason}. Use impl="auto".')
 
 
-def of_scores(task: Task, x: Array) -> Array:
-    """Numbers (..., T_q) of queries as they meet the scores of a task."""
-    return task.mask.spread(x) if isinstance(task.mask, LoweredEdges) else x[..., None]
-
-
-def as_given(task: Task, x: Array) -> Array:
-    """Return weights or scores in the order of the caller, who may list edges in any."""
-    return task.mask.theirs(x) if isinstance(task.mask, LoweredEdges) else x
-
-
-def weights_of(xp: Ops, task: Task, scores: Array) -> Array:
-    """Return the weights that the scores of a task make."""
-    if isinstance(task.mask, LoweredEdges):
-        return normalizers.normalize(xp, task.normalizer, scores, None, task.mask)
-    mask = None if task.mask is None else task.mask.boolean
-    return normalizers.normalize(xp, task.normalizer, scores, mask)
-
-
 def with_query_bias(xp: Ops, task: Task, result: Result) -> Result:
     """Add the query bias to the results of an implementation, which leaves it out."""
     bias = task.score.query_bias if isinstance(task.score, Factors) else None
@@ -202,19 +189,19 @@ def with_query_bias(xp: Ops, task: Task, result: Result) -> Result:
         return result
     bias = accumulated(xp, bias)
     if task.mask is not None:
-        bias = xp.where(task.mask.used[0], bias, 0.0)
+        bias = xp.where(task.mask.attending_attended[0], bias, 0.0)
     output, stats, scores, _ = result
     if output is not None:
         output = output + xp.astype(0 * bias[..., None], task.dtype)
     return Result(
         output,
         None if stats is None else stats + normalizers.stats_of(xp, bias, 0 * bias),
-        None if scores is None else scores + of_scores(task, bias),
+        None if scores is None else scores + task.align_with_scores(bias),
     )
 
 
 class Buffers(Protocol):
-    """Buffers (..., T, d) of one framework.
+    """Interface to the K/V buffers (..., T, d) of a cache: allocate, write rows, reorder the batch.
 
     in_place: whether they are written to where they are.
     """
@@ -224,22 +211,22 @@ class Buffers(Protocol):
     def zeros(self, shape: tuple[int, ...], like: Array, dtype: str | None = None) -> Array:
         """Return zeros on the device of `like`, of its dtype unless another is said."""
 
-    def blank(self, shape: tuple[int, ...], like: Array) -> Array:
+    def empty_view(self, shape: tuple[int, ...], like: Array) -> Array:
         """Return zeros that are never written to, and take no memory where they need none."""
 
-    def number(self, x: Array) -> int | None:
-        """Return the integer that x () holds; None where that is not known, or would be waited for.
+    def concrete_int(self, x: Array) -> int | None:
+        """Return the integer that x () holds.
 
-        So it is while a program is compiled, and on accelerators.
+        None if x is traced, or on an accelerator: reading would synchronise.
         """
 
-    def numbers(self, x: Array) -> list[int] | None:
+    def concrete_ints(self, x: Array) -> list[int] | None:
         """Return the integers that x (n,) holds, likewise."""
 
     def why_not(self, *rows: Array) -> str | None:
         """Return why rows cannot be kept, None if they can."""
 
-    def put(self, x: Array, rows: Array, start: Array | int, wraps: bool) -> Array:
+    def write_rows(self, x: Array, rows: Array, start: Array | int, wraps: bool) -> Array:
         """Return x (..., T, d) with rows (..., n, d) from row `start` () on.
 
         wraps: whether they go on at its beginning where it ends; else start + n ≤ T.
@@ -248,7 +235,7 @@ class Buffers(Protocol):
     def add(self, x: Array, n: int) -> Array:
         """Return the integers x, n more."""
 
-    def pick(self, x: Array, index: Array, rows: int | None) -> Array:
+    def reorder_batch(self, x: Array, index: Array, rows: int | None) -> Array:
         """Return x with the entries x[index] of its first axis, in as many as it has.
 
         rows: how many of x (..., T, d) are of interest, None: all.
@@ -257,11 +244,11 @@ class Buffers(Protocol):
     def pack(self, pair: str, b: Array, packed: Array, start: Array | int, count: int) -> Array:
         """Return packed with what `kernels.cpu.append_keys` writes to it."""
 
-    def room_to_pack(self, b: Array) -> Array | None:
+    def packed_buffer(self, b: Array) -> Array | None:
         """Return room for that, None where the core cannot read b: then nothing is packed."""
 
 
-class Again(Protocol):
+class RepeatedCalls(Protocol):
     """Repeat calls of default options that came before, lengths apart; and appends to a cache."""
 
     def run(
@@ -269,17 +256,17 @@ class Again(Protocol):
     ) -> Array | None:
         """Return the output, None where the call must be looked at."""
 
-    def learn(
+    def remember(
         self, query: Array, key: Any, value: Array, score: Any, valid_lens: Any, task: Any
     ) -> None:
-        """Look at a call that was run in full, as the task that it became."""
+        """Remember a completed call, as its task, so that the next alike can skip checks."""
 
     def append(self, cache: Any, key: Array, value: Array, score: Any) -> bool:
         """Append tokens to a `Cache` of this score; say whether that could be done so."""
 
-    def learn_append(self, cache: Any, key: Array, value: Array, score: Any, f: Any) -> None:
-        """Look at tokens that were appended in full, and at the factors of the score of them."""
+    def remember_append(self, cache: Any, key: Array, value: Array, score: Any, f: Any) -> None:
+        """Remember how tokens were appended in full, as these factors of the score."""
 
 
-KNOWN: dict[type, Again] = {}
+REPEATED: dict[type, RepeatedCalls] = {}
 """By the type of the query; a backend that can adds its own when it is loaded."""

@@ -6,7 +6,8 @@ backward(x: Operands, s: Settings, results: Results, upstream: Results) -> Opera
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
+from operator import attrgetter
 from typing import Any, NamedTuple
 
 from anyscore.ops import Array
@@ -35,7 +36,7 @@ class Operands(NamedTuple):
     packed: (..., T_k + 1, h), what the core's `prepare_keys` wrote for b.
     counter: (...), the number of the problem, for dropout where problems are spread over devices.
 
-    The first `FACTORS` of these have gradients, which are given as `Operands` too.
+    The first `N_DIFFERENTIABLE` of these have gradients, which are given as `Operands` too.
     """
 
     a: Array
@@ -57,20 +58,56 @@ class Operands(NamedTuple):
     packed: Any = None
     counter: Any = None
 
+    @property
+    def factors(self) -> Operands:
+        """Return the operands that have gradients, and no others."""
+        return Operands(*self[:N_DIFFERENTIABLE])
+
+    def present(self) -> dict[str, Array]:
+        """Return the operands that are there, by name, in their order."""
+        return {name: x for name, x in zip(self._fields, self, strict=True) if x is not None}
+
     def map(self, function: Callable[[Array], Array]) -> Operands:
-        """These operands with a function applied to each that is there."""
+        """Return these operands with a function applied to each that is there."""
         return Operands(*(None if x is None else function(x) for x in self))
 
+    def fill(self, arrays: Iterable[Array]) -> Operands:
+        """Return these operands with the next of the arrays in the place of each that is there."""
+        each = iter(arrays)
+        return Operands(*(None if x is None else next(each) for x in self))
 
-OWN_RANK = Operands(2, 2, 1, 1, 2, 2, 2, 1, 1, 2, 0, 1, 1, 1, 1, 1, 2, 0)
+    def result_shapes(
+        self, s: Settings, shape: Callable[[Array], Any] = attrgetter("shape")
+    ) -> Results:
+        """Return the shapes of the results of a forward, None for those that are not there.
+
+        shape: array → its shape, where lengths may be unknown.
+        """
+        rows, output, scores = (*s.lead, shape(self.a)[-2]), None, None
+        if self.value is not None:
+            output = *rows, shape(self.value)[-1]
+        if s.scores and self.col is None:
+            scores = *rows, shape(self.b)[-2]
+        elif s.scores:
+            scores = *s.lead, shape(self.col)[-1]
+        return Results(output, (*s.lead, 2, rows[-1]), scores)
+
+    def results_from(self, s: Settings, arrays: Iterable[Array]) -> Results:
+        """Return the results of a forward, or their gradients, of the arrays that are there."""
+        each = iter(arrays)
+        output = None if self.value is None else next(each)
+        return Results(output, next(each), next(each) if s.scores else None)
+
+
+TRAILING_NDIM = Operands(2, 2, 1, 1, 2, 2, 2, 1, 1, 2, 0, 1, 1, 1, 1, 1, 2, 0)
 """How many axes of each operand are not leading dimensions."""
-FACTORS = 7
+N_DIFFERENTIABLE = 7
 """How many of the operands have gradients: a, b, weight, key_bias, value, bias and c."""
-NEEDED = 16
+N_BACKWARD = 16
 """How many of the operands a backward needs: all but packed and counter."""
-OF_KEYS = frozenset(("b", "key_bias", "value", "packed"))
+WITH_KEY_HEADS = frozenset(("b", "key_bias", "value", "packed"))
 """The operands that have the heads of keys."""
-OF_GRAPH = frozenset(("rowptr", "col", "colptr", "order", "row"))
+GRAPH_OPERANDS = frozenset(("rowptr", "col", "colptr", "order", "row"))
 """The operands that are the edges of a graph, the same for all problems."""
 
 
@@ -104,7 +141,7 @@ class Settings(NamedTuple):
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """The numbers among them, as the C++ core takes them: `Settings` of csrc/bindings/calls.h."""
+        """The numbers that the C++ core takes: `Settings` of csrc/bindings/calls.h."""
         outer = NAMES.index(self.outer)
         return (*self[1:5], outer, self.outer_scale, *self[9:])
 
@@ -121,3 +158,7 @@ class Results(NamedTuple):
     output: Any
     stats: Any
     scores: Any = None
+
+    def present(self) -> dict[str, Array]:
+        """Return the results that are there, by name, in their order."""
+        return {name: x for name, x in zip(self._fields, self, strict=True) if x is not None}

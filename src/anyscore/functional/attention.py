@@ -11,23 +11,21 @@ from typing import Any, NamedTuple
 from anyscore import backends
 from anyscore.call.autocast import autocast, cast
 from anyscore.call.backend import (
+    Adapter,
     Backend,
     Implementation,
     Plan,
     Result,
-    as_given,
     choose,
-    of_scores,
-    weights_of,
     with_query_bias,
 )
+from anyscore.call.lowering import prepare
 from anyscore.call.prepared import PreparedKeys
-from anyscore.call.task import Call, Options, Task, prepare
-from anyscore.functional import from_scores as over_scores
-from anyscore.functional import separable
-from anyscore.modifiers.normalizers import Normalizer, check_normalizer
-from anyscore.modifiers.sinks import check_sink, with_sink
-from anyscore.ops import Array, Ops, accumulated
+from anyscore.call.task import Call, Options, Task
+from anyscore.functional import from_scores, separable
+from anyscore.modifiers.normalizers import Normalizer, check_normalizer, normalize
+from anyscore.modifiers.sinks import apply_sink, check_sink
+from anyscore.ops import Array, Ops
 from anyscore.ops.checks import check_options, find_framework
 from anyscore.ops.pytrees import named_tuple
 from anyscore.score import ScaledDot
@@ -128,11 +126,11 @@ def attention(
         query, key, value, score, mask, valid_lens, softcap, sink, bias, bias_after, normalizer
     )
     options = Options(dropout, dropout_seed, return_weights, return_lse, impl)
-    if value is None:  # which stands for no output elsewhere
+    if value is None:  # `Call.value=None` means "scores only", so refuse it here
         find_framework(query=query, value=value)
     result, task = attend(call, options)
     if before is not None:
-        before.learn(query, key, value, score, valid_lens, task)
+        before.remember(query, key, value, score, valid_lens, task)
     return result if return_weights or return_lse else result.output
 
 
@@ -170,7 +168,7 @@ def plan(
         query, key, value, score, mask, valid_lens, softcap, sink, bias, bias_after, normalizer
     )
     options = Options(dropout, dropout_seed, return_weights, return_lse, impl)
-    backend, context, task = lower(call, options)
+    backend, context, task, _ = lower(call, options)
     with context():
         return _choose(backend, task, options)[0]
 
@@ -181,34 +179,34 @@ for _function in (attention, plan):  # AutoGraph of TensorFlow leaves alone what
 
 def attend(call: Call, options: Options) -> tuple[AttentionOutput, Task]:
     """`attention` for layers: the result, and the task, of which `weights` makes weights later."""
-    backend, context, task = lower(call, options)
+    backend, context, task, adapter = lower(call, options)
     lse = None
     with context():
         task, result = run(backend, task, options)
-        result, attended = finish(backend.xp, task, result)
-    output = backend.wrap(result.output, call.query)
+        result, attended = complete(backend.xp, task, result)
+    output = adapter.give(result.output)
     if options.return_lse:
-        lse = backend.wrap_numbers(backend.xp.add_pair(result.stats), call.query)
+        lse = adapter.give(backend.xp.add_pair(result.stats), own=0)
     if attended is not None:
-        attended = backend.wrap_pairs(attended, call.query, call.key, 0.0)
+        attended = adapter.give_pairs(attended, 0.0)
     return AttentionOutput(output, attended, lse), task
 
 
 def weights(task: Task) -> Array:
     """Compute the weights (..., T_q, T_k) of a task of `attend`."""
     some = task.score.a if isinstance(task.score, Factors) else task.score
-    backend, options = backends.load(find_framework(score=some)), Options(with_scores=True)
+    backend, options = backends.load(find_framework(score=some)), Options(return_scores=True)
     if task.value is not None:
         task = task._replace(value=None)
     with backend.precision(some)[0]():
         _, implementation, task = _choose(backend, task, options)
-        return finish(backend.xp, task, implementation.run(task, options, None))[1]
+        return complete(backend.xp, task, implementation.run(task, options, None))[1]
 
 
 def lower(
     call: Call, options: Options
-) -> tuple[Backend, Callable[[], AbstractContextManager[Any]], Task]:
-    """Check and lower a call. Returns its backend, the context to compute in, and the task."""
+) -> tuple[Backend, Callable[[], AbstractContextManager[Any]], Task, Adapter]:
+    """Check and lower a call. Returns (backend, context to compute in, task, adapter)."""
     check_options(options.dropout, options.dropout_seed, options.impl, call.softcap)
     if type(call.normalizer) is not str or call.normalizer != "softmax":
         check_normalizer(call.normalizer, sink=call.sink, return_lse=options.return_lse)
@@ -218,9 +216,10 @@ def lower(
     value = key if value is None else value  # meets no kernel
     backend = backends.load(find_framework(query=query, key=key, value=value))
     xp, (context, dtype) = backend.xp, backend.precision(query)
-    (tensors, sequences), mask = backend.pack(query, key, value), call.mask
-    mask = mask if sequences is None else sequences if mask is None else sequences & mask
-    (query, key, value), score = backend.unwrap(tensors, score)
+    adapter, mask = backend.adapter(query, key, value), call.mask
+    if adapter.sequences is not None:
+        mask = adapter.sequences if mask is None else adapter.sequences & mask
+    (query, key, value), score = adapter.take((query, key, value), score)
     with context() if isinstance(score, Score) else nullcontext():  # a callable keeps its context
         if dtype is not None:
             (query, key, value), score = autocast(xp, dtype, (query, key, value), score)
@@ -228,7 +227,7 @@ def lower(
         sizes = check_call(xp, query, key, value, score)
         sink, bias, bias_after = call[7:10]
         if not (sink is bias is bias_after is None):
-            (sink, bias, bias_after), _ = backend.unwrap((sink, bias, bias_after), None)
+            (sink, bias, bias_after), _ = adapter.take((sink, bias, bias_after), None)
         if sink is not None:
             check_sink(xp, sink, query, sizes)
         value = None if call.value is None else value
@@ -238,24 +237,24 @@ def lower(
         def trained() -> bool:
             return backend.differentiable(_inputs(query, key, value, score))
 
-        return backend, context, prepare(xp, call, sizes, prepared, trained)
+        return backend, context, prepare(xp, call, sizes, prepared, trained), adapter
 
 
 def run(backend: Backend, task: Task, options: Options) -> tuple[Task, Result]:
-    """Run a task by the implementation that is chosen; give the task as that was given it."""
+    """Choose and run an implementation. Returns (the task as it was run, its result)."""
     _, implementation, task = _choose(backend, task, options)
     return task, implementation.run(task, options, _seed(backend, task, options))
 
 
 def _choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implementation, Task]:
-    """Choose an implementation. Returns the plan, it, and the task that it runs.
+    """Choose an implementation. Returns (plan, implementation, task).
 
-    The task is another one where "separable" rewrites an additive score as a product.
+    The task is another one only if "separable" rewrites an additive score as a product.
     """
-    if task.sink is not None:  # which is weighed against the log-sum-exp
+    if task.sink is not None:  # a sink is weighed against the log-sum-exp
         options = options._replace(return_lse=True)
     if task.normalizer != "softmax":
-        return over_scores.choose_scores(backend, task, options)
+        return from_scores.choose_scores(backend, task, options)
     if options.impl == "separable":
         return separable.choose_product(backend, task, options)
     return *choose(backend, task, options), task
@@ -269,24 +268,25 @@ def _seed(backend: Backend, task: Task, options: Options) -> Any:
     return int(seed) if isinstance(seed, Integral) else seed  # NumPy's may exceed int64
 
 
-def finish(xp: Ops, task: Task, result: Result) -> tuple[Result, Array | None]:
-    """Add to the results of an implementation what it leaves out; make weights of its scores."""
-    attended, share = result.weights, None
+def complete(xp: Ops, task: Task, result: Result) -> tuple[Result, Array | None]:
+    """Add the query bias, apply the sink, turn scores into weights.
+
+    Returns (result, weights in the dtype of the task and the order of the caller, or None).
+    """
+    weights = result.weights
     if result.scores is not None:
-        attended = weights_of(xp, task, result.scores)
+        weights = normalize(xp, task.normalizer, result.scores, task.boolean, task.edges)
         result = result._replace(scores=None)
     result = with_query_bias(xp, task, result)
     if task.sink is not None:
-        share, _, stats = with_sink(xp, task.sink, result.stats)
-        output = result.output
-        if output is not None:
-            output = xp.astype(accumulated(xp, output) * share[..., None], task.dtype)
+        align = task.align_with_scores
+        stats, output, weights, _ = apply_sink(
+            xp, task.sink, result.stats, align, result.output, weights
+        )
         result = Result(output, stats)
-    if attended is not None:
-        attended = attended if share is None else attended * of_scores(task, share)
-        attended = xp.astype(attended, task.dtype)
-        attended = as_given(task, attended)
-    return result, attended
+    if weights is not None:
+        weights = task.to_caller_order(xp.astype(weights, task.dtype))
+    return result, weights
 
 
 def _inputs(query: Array, key: Array, value: Array | None, score: Any) -> Iterator[Array]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyscore.backends.reference import run as reference
+from anyscore.backends.reference.run import weigh
 from anyscore.call.backend import (
     Backend,
     Implementation,
@@ -19,7 +19,6 @@ from anyscore.call.backend import (
     with_query_bias,
 )
 from anyscore.call.task import Options, Task
-from anyscore.masks.lowered_edges import LoweredEdges
 from anyscore.modifiers.normalizers import POWERS, Sigmoid, is_shift_invariant, normalize
 
 
@@ -34,7 +33,7 @@ def choose_scores(
     """
     if options.impl == "separable":
         refuse("separable", "it is for normalizer='softmax'")
-    if isinstance(task.mask, LoweredEdges):
+    if task.edges is not None:
         if isinstance(task.normalizer, Sigmoid):  # the definition makes these weights itself
             return *choose(backend, task, options), task
         raise NotImplementedError(
@@ -60,7 +59,7 @@ def choose_scores(
 
 def _of_scores(task: Task, options: Options) -> tuple[Task, Options]:
     """Return the task and the options that ask for the scores alone."""
-    options = options._replace(dropout=0.0, dropout_seed=None, with_scores=True)
+    options = options._replace(dropout=0.0, dropout_seed=None, return_scores=True)
     return task._replace(value=None, normalizer="softmax"), options
 
 
@@ -72,12 +71,11 @@ def _run(
     if not is_shift_invariant(task.normalizer):
         result = with_query_bias(xp, of_scores, result)
     scores = result.scores
-    mask = None if task.mask is None else task.mask.boolean
     if task.normalizer in POWERS and options.impl != "reference":
         weights = backend.sparse(scores, POWERS[task.normalizer])
     else:
-        weights = normalize(xp, task.normalizer, scores, mask)
+        weights = normalize(xp, task.normalizer, scores, task.boolean)
     output = None
     if task.value is not None:
-        output = reference.weigh(xp, task, weights, options.dropout, seed)
-    return Result(output, None, None, weights if options.with_scores else None)
+        output = weigh(xp, task, weights, options.dropout, seed)
+    return Result(output, None, None, weights if options.return_scores else None)

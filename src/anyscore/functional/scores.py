@@ -6,11 +6,10 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from anyscore.call.backend import as_given, of_scores, with_query_bias
+from anyscore.call.backend import with_query_bias
 from anyscore.call.task import Call, Options, Task
 from anyscore.functional.attention import lower, run
-from anyscore.masks.lowered_edges import LoweredEdges
-from anyscore.modifiers.sinks import with_sink
+from anyscore.modifiers.sinks import apply_sink
 from anyscore.ops import Array, Ops
 from anyscore.score import ScaledDot
 from anyscore.score.base import Score
@@ -59,7 +58,7 @@ def scores(
            [4., 0.]])
     """
     call = Call(query, key, None, score, mask, valid_lens, softcap, None, bias, bias_after)
-    return _compute(call, Options(with_scores=True, impl=impl))[0]
+    return _compute(call, Options(return_scores=True, impl=impl))[0]
 
 
 def log_weights(
@@ -93,7 +92,7 @@ def log_weights(
            [0.5, 0.5, 0. , 0. ]])
     """
     call = Call(query, key, None, score, mask, valid_lens, softcap, sink, bias, bias_after)
-    return _compute(call, Options(with_scores=True, impl=impl), logarithms=True)[0]
+    return _compute(call, Options(return_scores=True, impl=impl), logarithms=True)[0]
 
 
 def log_sum_exp(
@@ -138,7 +137,7 @@ for _function in (scores, log_weights, log_sum_exp):  # as of `attention`
 
 def _compute(call: Call, options: Options, logarithms: bool = False) -> tuple[Array, Array]:
     """Compute scores, or the logarithms of weights, and their log-sum-exp."""
-    backend, context, task = lower(call, options)
+    backend, context, task, adapter = lower(call, options)
     xp = backend.xp
     with context():
         task, result = run(backend, task, options)
@@ -149,20 +148,19 @@ def _compute(call: Call, options: Options, logarithms: bool = False) -> tuple[Ar
         result = with_query_bias(xp, task, result)
         stats = result.stats
         if task.sink is not None:
-            _, log_share, stats = with_sink(xp, task.sink, stats)
-            logs = None if logs is None else logs + of_scores(task, log_share)
-        mask = None if isinstance(task.mask, LoweredEdges) else task.mask
-        if logs is not None and mask is not None:  # a NaN in the log-sum-exp is not theirs
-            logs = xp.where(mask.boolean, logs, -math.inf)
-        found = result.scores if logs is None else logs
-        found = None if found is None else as_given(task, found)
+            align = task.align_with_scores
+            stats, *_, logs = apply_sink(xp, task.sink, stats, align, log_weights=logs)
+        if logs is not None and task.boolean is not None:  # mask again: −∞ − NaN would be NaN
+            logs = xp.where(task.boolean, logs, -math.inf)
+        matrix = result.scores if logs is None else logs
+        matrix = None if matrix is None else task.to_caller_order(matrix)
         lse = xp.add_pair(stats) if options.return_lse else None
-    found = backend.wrap_pairs(found, call.query, call.key, -math.inf)
-    return found, backend.wrap_numbers(lse, call.query)
+    matrix = None if matrix is None else adapter.give_pairs(matrix, -math.inf)
+    return matrix, None if lse is None else adapter.give(lse, own=0)
 
 
 def _log_softmax(xp: Ops, task: Task, scores: Array, stats: Array) -> Array:
     """The logarithms of the weights of scores, from their statistics."""
     most, log_sum = stats[..., 0, :], stats[..., 1, :]
     most = xp.where(most == -math.inf, 0.0, most)
-    return scores - of_scores(task, most) - of_scores(task, log_sum)
+    return scores - task.align_with_scores(most) - task.align_with_scores(log_sum)

@@ -19,7 +19,8 @@ from anyscore.call.backend import Backend, Implementation, Plan, choose, refuse
 from anyscore.call.task import Options, Task
 from anyscore.masks.lowered import zero_unread
 from anyscore.ops import Array, Ops, accumulated, accumulation
-from anyscore.score.factors import PRODUCT, TANH, Factors
+from anyscore.score.factors import Factors
+from anyscore.score.pairs import PRODUCT, TANH
 
 LIMIT = 4.0
 """Up to which |a| and |b| this is worth it: the rank grows with them."""
@@ -98,7 +99,7 @@ def as_product(xp: Ops, task: Task, differentiable: bool) -> tuple[Task, str]:
         refuse("separable", f"it is for the scores Additive and Concat, the score is {got}")
     a, b = f.a, f.b
     if task.mask is not None:  # what nobody reads has no say in the range
-        queries, keys = task.mask.used
+        queries, keys = task.mask.attending_attended
         a, _ = zero_unread(xp, a, queries)
         b, _ = zero_unread(xp, b, keys, task.sizes.groups)
     reach_a, reach_b = _reach(xp, a), _reach(xp, b)

@@ -16,7 +16,7 @@ from anyscore.hf.interval_mask import IntervalMask
 from anyscore.hf.masks import interval_mask, wrong_shape
 from anyscore.masks.objects import Causal
 from anyscore.score import ScaledDot
-from anyscore.torch.native import allowed
+from anyscore.torch.torch_mha import allowed
 
 NAME = "anyscore"
 """What `attn_implementation` is called, and the attribute of a module whose score is exchanged."""

@@ -16,10 +16,10 @@ from anyscore.functional.attention import attend, attention
 from anyscore.hf.attention import NAME, register
 from anyscore.hf.layers import attention_layers, head_sizes
 from anyscore.hf.record import attend_by_ours, description, own_configs, say
+from anyscore.layers.last_weights import snapshot
 from anyscore.layers.parameters import AnyScore, is_named
 from anyscore.layers.score_spec import ScoreSpec
 from anyscore.layers.select import choose_layers
-from anyscore.layers.snapshot import snapshot
 from anyscore.ops import load
 from anyscore.ops.checks import check_size, suggest
 from anyscore.score import SCORES
@@ -69,7 +69,7 @@ class Exchanged(Attention):
         weights, dropout = options.pop("return_weights", False), options.pop("dropout", 0.0)
         result, task = attend(
             Call(query, key, value, **arguments, **options),
-            Options(dropout, with_scores=weights, impl=self.impl),
+            Options(dropout, return_scores=weights, impl=self.impl),
         )
         if not is_transformed(result.output):  # what is hooked, as by `record`, has `last_weights`
             self._last = snapshot(_xp, task)

@@ -34,9 +34,12 @@ class IntervalMask(Tensor):
         dtype: torch.dtype,
         device: Any,
         make: Callable[[], Tensor],
+        strides: tuple[int, ...] | None = None,
     ) -> IntervalMask:
-        """Make a tensor without memory."""
-        found: IntervalMask = Tensor._make_wrapper_subclass(cls, shape, dtype=dtype, device=device)
+        """Make a tensor without memory, with the strides of its numbers; None: contiguous."""
+        found: IntervalMask = Tensor._make_wrapper_subclass(
+            cls, shape, strides=strides, dtype=dtype, device=device
+        )
         found._mask, found._make, found._numbers = mask, make, None
         return found
 
@@ -48,7 +51,8 @@ class IntervalMask(Tensor):
     def numbers(self) -> Tensor:
         """Return the numbers, made at the first call."""
         if self._numbers is None:
-            self._numbers = self._make()
+            made = self._make()
+            self._numbers = made if made.stride() == self.stride() else made.contiguous()
         return self._numbers
 
     def __repr__(self, *, tensor_contents: Any = None) -> str:  # type: ignore[override]
@@ -95,16 +99,16 @@ class IntervalMask(Tensor):
         """Keep the numbers in files; booleans stay booleans that hide where they are added."""
         numbers = self.numbers()
         if numbers.dtype != torch.bool:
-            return numbers.__reduce_ex__(protocol)
+            return numbers.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
         return of_booleans, (numbers,)
 
 
 def of_booleans(booleans: Tensor) -> IntervalMask:
     """Make a mask of booleans that were cut out of one, or come from a file."""
-    shape, device = tuple(booleans.shape), booleans.device
-    found = IntervalMask(None, shape, torch.bool, device, lambda: booleans)
-    found.numbers()
-    return found
+    shape, strides = tuple(booleans.shape), booleans.stride()
+    mask = IntervalMask(None, shape, torch.bool, booleans.device, lambda: booleans, strides)
+    mask.numbers()
+    return mask
 
 
 torch.serialization.add_safe_globals([of_booleans])

@@ -18,17 +18,11 @@ from anyscore.jax.course import (
 )
 from anyscore.jax.layer import Params
 from anyscore.jax.multihead import MultiHeadAttention, SelfAttention
-from anyscore.ops.pytrees import tell
+from anyscore.ops.pytrees import register_pytrees
 
-tell()
+register_pytrees()
 
 __all__ = [
-    "AdditiveAttention",
-    "Attention",
-    "DotProductAttention",
-    "MLPAttention",
-    "MultiHeadAttention",
-    "Params",
-    "SelfAttention",
-    "masked_softmax",
-]
+    "AdditiveAttention", "Attention", "DotProductAttention", "MLPAttention", "MultiHeadAttention",
+    "Params", "SelfAttention", "masked_softmax",
+]  # fmt: skip

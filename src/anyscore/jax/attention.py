@@ -7,24 +7,25 @@ from typing import Any
 
 from jax import Array
 
-from anyscore.call.task import Call, Options, lower_mask
+from anyscore.call.task import Call, Options
 from anyscore.functional.attention import AttentionOutput, attend
 from anyscore.functional.cache.prepare import PreparedKeys, prepare_keys
 from anyscore.functional.scores import scores
 from anyscore.jax.layer import Initializers, Layer, as_jax
+from anyscore.layers.attention import AttentionOptions, check_first_call
 from anyscore.layers.parameters import AnyScore, Parameter
-from anyscore.layers.score_spec import ScoreSpec, describe
 from anyscore.layers.state_dicts import rename_legacy_keys
-from anyscore.modifiers.biases import lower_biases
-from anyscore.modifiers.normalizers import Normalizer, check_normalizer
+from anyscore.layers.texts import with_texts
+from anyscore.modifiers.normalizers import Normalizer
 from anyscore.ops import load
-from anyscore.ops.checks import check_options, check_tensors, find_framework
+from anyscore.ops.checks import find_framework
 from anyscore.score.base import Score
 
 _xp = load("jax")
 
 
-class Attention(Layer):
+@with_texts
+class Attention(AttentionOptions, Layer):
     """Attention with any scoring function: output = softmax(score(queries, keys)) · values.
 
         apply(params, queries, keys, values=None, valid_lens=None, *, mask=None, bias=None, …)
@@ -36,25 +37,11 @@ class Attention(Layer):
         score: a name ("additive", "scaled_dot", …; `anyscore.score.SCORES`) or a score's class,
             whose parameters `init` draws as the class says; or a score object, whose arrays are the
             parameters; or any callable (queries, keys) → (..., T_q, T_k).
-        hidden: width h of "additive", "concat" and "gatv2"; with `projected` that of the queries.
-        d_q, d_k: widths of queries and keys; those that `init` is shown if left out.
-        dropout: rate on the weights, in training only.
-        bias: whether an additive or concat score has one.
-        heads, kv_heads: give each head (axis −3) its own parameters.
-        projected: queries and keys come projected: leave out W_q and W_k.
-        impl: as of `anyscore.attention`.
-        softcap: c > 0 caps the scores, s → c · tanh(s / c), after scale and biases and before the
-            softmax (Gemma Team 2024, Gemma 2, section 2); 0 does not.
-        sink: one more logit, which takes weight and gives no value, so that weights sum to less
-            than 1 (`anyscore.modifiers.sinks`). True: learned, one for each head if the layer has
-            `heads`, from 0 on, which is "softmax one" (Miller 2023); a number: fixed; None: none.
-        normalizer: as of `anyscore.attention`: "softmax", "sigmoid", "sparsemax", "entmax15".
+        {options}
         dtype: of the parameters.
-        scales: sigma=, tau=, scale= or negative_slope= of the score, numbers in place of a learned
-            or default one.
+        {scales}
 
-    Raises:
-        TypeError, ValueError: an unknown score or argument, or sizes that it lacks.
+    {errors}
 
     >>> import jax
     >>> import jax.numpy as jnp
@@ -87,22 +74,9 @@ class Attention(Layer):
         **scales: float,
     ) -> None:
         super().__init__(dtype)
-        check_options(dropout, None, impl, softcap)
-        check_normalizer(normalizer, sink=sink)
-        self.spec = ScoreSpec(
-            score,
-            hidden=hidden,
-            d_q=d_q,
-            d_k=d_k,
-            bias=bias,
-            heads=heads,
-            kv_heads=kv_heads,
-            projected=projected,
-            sink=sink,
-            **scales,
-        )
-        self.dropout, self.impl, self.softcap = dropout, impl, softcap
-        self.normalizer = normalizer
+        sizes: dict[str, Any] = {"hidden": hidden, "d_q": d_q, "d_k": d_k, "bias": bias, **scales}
+        sizes |= {"heads": heads, "kv_heads": kv_heads, "projected": projected}
+        self._set_options(score, sizes, dropout, impl, softcap, sink, normalizer)
 
     def initializers(
         self,
@@ -122,29 +96,27 @@ class Attention(Layer):
         found: Initializers = self._of_score(
             queries, keys, values, valid_lens, mask, bias, bias_after
         )
-        if isinstance(self.spec.sink, Parameter):
-            found["sink.weight"] = self.spec.sink.init
+        if isinstance(self._spec.sink, Parameter):
+            found["sink.weight"] = self._spec.sink.init
         return found
 
     def _of_score(
         self, queries: Any, keys: Any, values: Any, valid_lens: Any, mask: Any, *biases: Any
     ) -> Initializers:
         """Map the names of the parameters of the score, as `initializers`."""
-        if isinstance(self.spec.score, Score):
-            return {f"{name}.weight": x for name, x in self.spec.score.tensors().items()}
-        if not self.spec.of_score:
+        if isinstance(self._spec.score, Score):
+            return {f"{name}.weight": x for name, x in self._spec.score.tensors().items()}
+        if not self._spec.score_parameters:
             return {}
         if queries is None or keys is None:
-            if not self.spec.sized:
+            if not self._spec.widths_known:
                 raise ValueError("give the layer d_q= and d_k=, or show init queries and keys.")
-            bound = self.spec.bind()
+            bound = self._spec.bind()
         else:
             queries, keys, values = map(as_jax, (queries, keys, values))
-            sizes = check_tensors(_xp, queries, keys, keys if values is None else values)
-            lower_mask(_xp, sizes, queries, mask, valid_lens)
-            bias, after = map(as_jax, biases)
-            lower_biases(_xp, bias, after, queries, sizes)
-            bound = self.spec.bind(queries.shape[-1], keys.shape[-1])
+            values = keys if values is None else values
+            check_first_call(_xp, queries, keys, values, valid_lens, mask, *map(as_jax, biases))
+            bound = self._spec.bind(queries.shape[-1], keys.shape[-1])
         return {f"{p.name}.weight": p.init for p in bound.parameters}
 
     def run(
@@ -168,7 +140,7 @@ class Attention(Layer):
         values = tensor if values is None else values
         find_framework(queries=queries, keys=tensor, values=values)
         score = self._score(params, queries.shape[-1], tensor.shape[-1])
-        sink = self.spec.sink
+        sink = self._spec.sink
         sink = as_jax(params["sink.weight"]) if isinstance(sink, Parameter) else sink
         dropout = self.dropout if training else 0.0
         biases = as_jax(bias), as_jax(bias_after)
@@ -200,17 +172,10 @@ class Attention(Layer):
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         find_framework(queries=queries, keys=tensor)
         score = self._score(params, queries.shape[-1], tensor.shape[-1])
-        found: Array = scores(
-            queries,
-            keys,
-            score=score,
-            mask=mask,
-            valid_lens=valid_lens,
-            bias=as_jax(bias),
-            bias_after=as_jax(bias_after),
-            softcap=self.softcap,
-            impl=self.impl,
-        )
+        given = {"mask": mask, "valid_lens": valid_lens}
+        given |= {"bias": as_jax(bias), "bias_after": as_jax(bias_after)}
+        options: Any = {"softcap": self.softcap, "impl": self.impl}
+        found: Array = scores(queries, keys, score=score, **given, **options)
         return found
 
     def prepare_keys(
@@ -234,17 +199,16 @@ class Attention(Layer):
 
     def names(self) -> list[str]:
         """List the names of the parameters."""
-        return [f"{name}.weight" for name in self.spec.names]
+        return [f"{name}.weight" for name in self._spec.names]
 
     def _rename_legacy_keys(self, state: dict[str, Any]) -> None:
-        rename_legacy_keys(state, "", self.spec)
+        rename_legacy_keys(state, "", self._spec)
 
     def _score(self, params: Mapping[str, Array], d_q: int | None, d_k: int) -> Any:
-        if self.spec.named and d_q is None and self.spec.d_q is None:
+        if self._spec.named and d_q is None and self._spec.d_q is None:
             raise ValueError("say d_q=, the width of the queries, to prepare keys.")
-        values = {name: as_jax(params[f"{name}.weight"]) for name in self.spec.of_score}
-        return self.spec.bind(d_q, d_k).build(_xp, values)
+        values = {name: as_jax(params[f"{name}.weight"]) for name in self._spec.score_parameters}
+        return self._spec.bind(d_q, d_k).build(_xp, values)
 
     def __repr__(self) -> str:
-        about = describe(self.spec, self.dropout, self.softcap, self.normalizer)
-        return f"{type(self).__name__}({about})"
+        return f"{type(self).__name__}({self._describe()})"

@@ -19,6 +19,7 @@ from anyscore.layers import heads
 from anyscore.layers.heads import HeadSizes, QKVSizes, inner_sizes, linear
 from anyscore.layers.parameters import AnyScore, Parameter
 from anyscore.layers.state_dicts import rename_legacy_heads
+from anyscore.layers.texts import with_texts
 from anyscore.ops import load
 
 _xp = load("jax")
@@ -50,7 +51,7 @@ class _Projecting(Layer):
         return [*self._linears, *(_INNER + name for name in self.attention.names())]
 
     def _rename_legacy_keys(self, state: dict[str, Any]) -> None:
-        rename_legacy_heads(state, "", self.sizes.linears, self.attention.spec)
+        rename_legacy_heads(state, "", self.sizes.linears, self.attention._spec)
 
     def _attend(self, params: Mapping[str, Array], *inputs: Any, **options: Any) -> AttentionOutput:
         """Compute the whole layer; options: of the inner one."""
@@ -70,22 +71,17 @@ class _Projecting(Layer):
         }
 
 
+@with_texts
 class SelfAttention(_Projecting):
     """Attention of a sequence to itself, by one fused projection to queries, keys and values.
 
         apply(params, x, valid_lens=None, *, mask=None, …): x (..., T, d) → (..., T, d_v)
 
     Args:
-        embedding_size: width d of the input.
-        d_k, d_v: widths of queries and keys, and of values (d if left out). Without a bias the
-            projection has d · (2 · d_k + d_v) parameters.
-        score, dropout, options: as of `Attention`; the score meets projected queries and keys.
-        bias: whether the projections have one.
-        project_output: add a linear layer from d_v to d.
+        {self_attention}
         dtype: of the parameters.
 
-    Raises:
-        TypeError, ValueError: an unknown score or argument, or sizes that it lacks.
+    {errors}
     """
 
     def __init__(
@@ -115,6 +111,7 @@ class SelfAttention(_Projecting):
         return self._attend(params, as_jax(x), valid_lens=valid_lens, **options)
 
 
+@with_texts
 class MultiHeadAttention(_Projecting):
     """Attention in several heads, of a sequence to itself or to another, with any score.
 
@@ -125,18 +122,10 @@ class MultiHeadAttention(_Projecting):
     are in biases.
 
     Args:
-        embedding_size: width d of the output; each head has d / n_heads.
-        n_heads: query heads; kv_heads: key and value heads, fewer if they divide n_heads.
-        score, dropout, options: as of `Attention`; each head has parameters of its own for the
-            score, which meets projected queries and keys.
-        d_q, d_k, d_v: widths of queries, keys and values, d if left out.
-        bias, project_output: without both, and with kv_heads = n_heads, the projections have
-            d · (d_q + d_k + d_v) parameters.
+        {multi_head}
         dtype: of the parameters.
 
-    Raises:
-        TypeError, ValueError: an unknown score or argument, or sizes that it lacks or that do not
-            divide.
+    {multi_head_errors}
     """
 
     sizes: HeadSizes
@@ -173,12 +162,7 @@ class MultiHeadAttention(_Projecting):
         **options: Any,
     ) -> AttentionOutput:
         """Compute what `apply` gives, as a record."""
-        queries, keys, values = map(as_jax, (queries, keys, values))
-        keys = queries if keys is None else keys
-        if values is None:
-            if isinstance(keys, PreparedKeys):
-                raise ValueError("prepared keys are projected already: pass values beside them.")
-            values = keys
+        queries, keys, values = heads.complete(*map(as_jax, (queries, keys, values)))
         linears = (params[name] for name in self._linears)
         queries, keys, values, lowered = heads.mask_inputs(
             _xp, self.sizes.n_heads, queries, keys, values, valid_lens, mask, linears
@@ -220,7 +204,7 @@ class MultiHeadAttention(_Projecting):
         x, inner = as_jax(x), self.attention
         q, k, v = (self._heads(params, x, name) for name in ("W_q", "W_k", "W_v"))
         of_score = self._inner(params)
-        score, sink = inner._score(of_score, q.shape[-1], k.shape[-1]), inner.spec.sink
+        score, sink = inner._score(of_score, q.shape[-1], k.shape[-1]), inner._spec.sink
         sink = as_jax(of_score["sink.weight"]) if isinstance(sink, Parameter) else sink
         cache = cache.append(k, v, score=score)
         options |= {"softcap": inner.softcap, "normalizer": inner.normalizer, "impl": inner.impl}

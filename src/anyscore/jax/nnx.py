@@ -20,13 +20,9 @@ from anyscore import jax as plain
 from anyscore.jax.layer import Layer
 
 __all__ = [
-    "AdditiveAttention",
-    "Attention",
-    "DotProductAttention",
-    "MLPAttention",
-    "MultiHeadAttention",
+    "AdditiveAttention", "Attention", "DotProductAttention", "MLPAttention", "MultiHeadAttention",
     "SelfAttention",
-]
+]  # fmt: skip
 
 
 class Module(nnx.Module):

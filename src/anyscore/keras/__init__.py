@@ -21,12 +21,6 @@ from anyscore.keras.multihead import MultiHeadAttention, SelfAttention
 from anyscore.keras.replace import replace
 
 __all__ = [
-    "AdditiveAttention",
-    "Attention",
-    "DotProductAttention",
-    "MLPAttention",
-    "MultiHeadAttention",
-    "SelfAttention",
-    "masked_softmax",
-    "replace",
-]
+    "AdditiveAttention", "Attention", "DotProductAttention", "MLPAttention", "MultiHeadAttention",
+    "SelfAttention", "masked_softmax", "replace",
+]  # fmt: skip

@@ -14,20 +14,21 @@ from anyscore.functional.scores import scores
 from anyscore.keras.arguments import Shape, check_shapes, output_shape, shapes, three
 from anyscore.keras.config import own_arrays
 from anyscore.keras.layer import BACKEND, Layer, register, xp
-from anyscore.keras.masks import masks, opened
+from anyscore.keras.masks import masks, unwrap
 from anyscore.keras.options import split
-from anyscore.layers.chosen_weights import Chosen, chosen_weights
+from anyscore.layers.last_weights import Chosen, LastWeights, chosen_weights, snapshot
 from anyscore.layers.parameters import SINK, AnyScore, Parameter, is_named
 from anyscore.layers.score_spec import ScoreSpec
-from anyscore.layers.snapshot import snapshot
 from anyscore.layers.state_dicts import rename_legacy_keys
+from anyscore.layers.texts import with_texts
 from anyscore.modifiers.normalizers import check_normalizer
 from anyscore.ops.checks import check_options
 from anyscore.score.base import Init, Score
 
 
 @register
-class Attention(Layer):
+@with_texts
+class Attention(LastWeights[Any], Layer):
     """Attention with any scoring function: output = softmax(score(queries, keys)) · values.
 
     Args:
@@ -35,12 +36,7 @@ class Attention(Layer):
             whose parameters the layer creates and initialises as the class says; or a score
             object, of whose tensors the layer makes weights (trained if they were variables that
             are); or any callable (queries, keys) → (..., T_q, T_k).
-        hidden: width h of "additive", "concat" and "gatv2"; with `projected` that of the queries.
-        d_q, d_k: widths of queries and keys; inferred at the first call if left out.
-        dropout: rate on the weights, in training only.
-        bias: whether an additive or concat score has one.
-        heads, kv_heads: give each head (axis −3) its own parameters.
-        projected: queries and keys come projected: leave out W_q and W_k.
+        {sizes}
         options: scales of the score, sigma=, tau=, scale= or negative_slope=, numbers in place of a
             learned or default one; impl=, softcap= and normalizer= as of `anyscore.attention`;
             sink=True for a learned one (from 0 on, one for each head if the layer has `heads`), a
@@ -48,8 +44,7 @@ class Attention(Layer):
             of Keras's layers, for weights that start at random and for the bias; and what every
             layer of Keras takes, as name= and dtype=.
 
-    Raises:
-        TypeError, ValueError: an unknown score or argument, or sizes that it lacks.
+    {errors}
 
     >>> import numpy as np
     >>> layer = Attention("additive", hidden=8)
@@ -171,7 +166,7 @@ class Attention(Layer):
         score, sink, options = self._score(), self._sink(), self.record.options
         dropout = self.dropout if training else 0.0
         seed = _seed(self.seed_generator) if dropout else None
-        biases = opened(bias, bias_after)
+        biases = unwrap(bias, bias_after)
         call = Call(q, k, v, score, both, valid_lens, options.softcap, sink, *biases)
         result, task = attend(
             call._replace(normalizer=options.normalizer),
@@ -205,7 +200,7 @@ class Attention(Layer):
         if self.autocast:
             (q, k), score = autocast(xp, self.compute_dtype, (q, k), score)
         given = {"score": score, "mask": mask, "valid_lens": valid_lens}
-        given |= dict(zip(("bias", "bias_after"), opened(bias, bias_after), strict=True))
+        given |= dict(zip(("bias", "bias_after"), unwrap(bias, bias_after), strict=True))
         return scores(q, k, **given, softcap=options.softcap, impl=options.impl)
 
     def shape_of_output(self, queries: Shape, keys: Shape, values: Shape) -> Shape:
@@ -216,34 +211,14 @@ class Attention(Layer):
         """Find the shape of the weights, (..., T_q, T_k)."""
         return *output_shape(queries, keys, values)[:-1], keys[-2]
 
-    @property
-    def attention_weights(self) -> Any:
-        """Weights (..., T_q, T_k) of the last call, before dropout; None if there was none.
-
-        Computed when asked, with the score's parameters of that call. Traced calls, as those of
-        `fit` and `predict`, are not recorded.
-        """
-        return self.last_weights()
-
-    def last_weights(
-        self, rows: Chosen = None, heads: Chosen = None, examples: Chosen = None
-    ) -> Any:
-        """Weights as `attention_weights`, of what is chosen alone; None for all.
-
-            last_weights(rows, heads, examples)
-                = attention_weights[..., heads, :, :][..., rows, :][examples]
-
-        Each is an integer, a slice or a sequence of integers. Memory is for the chosen rows × keys.
-
-        Raises TypeError, IndexError: no integers, or beyond those of the call.
-        """
+    def _weights_of_last(self, *chosen: Chosen) -> Any:
         last = self.record.last
-        return None if last is None else chosen_weights(last, rows, heads, examples)
+        return None if last is None else chosen_weights(last, *chosen)
 
     def known_shapes(self) -> list[Shape] | None:
         """List shapes to build the layer for, if it was made with its widths."""
         spec = self._spec
-        return [(None, None, spec.d_q), (None, None, spec.d_k)] if spec.sized else None
+        return [(None, None, spec.d_q), (None, None, spec.d_k)] if spec.widths_known else None
 
     def parameters_by_name(self) -> dict[str, Any]:
         """Map the names that parameters have in all frameworks to the variables."""
@@ -262,7 +237,7 @@ class Attention(Layer):
 
     def _score(self) -> Any:
         """Build the score of the current parameters."""
-        names = self._spec.of_score
+        names = self._spec.score_parameters
         if not names and not self._spec.named:
             return self.score
         return self._bound.build(xp, {name: self._value(name) for name in names})

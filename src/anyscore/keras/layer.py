@@ -19,7 +19,7 @@ from anyscore.keras.arguments import (
     whole,
 )
 from anyscore.keras.config import decode, encode, to_numpy
-from anyscore.keras.masks import Held, keras_mask
+from anyscore.keras.masks import Opaque, keras_mask
 from anyscore.keras.options import Options
 from anyscore.masks.objects import Mask
 from anyscore.modifiers.biases import Bias
@@ -74,7 +74,7 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
             arguments[lengths] = whole(arguments[lengths])
         for name in ("mask", "bias", "bias_after"):
             if isinstance(arguments.get(name), Mask | Bias):
-                arguments[name] = Held(arguments[name])
+                arguments[name] = Opaque(arguments[name])
         return super().__call__(*tensors, **arguments)
 
     def build(

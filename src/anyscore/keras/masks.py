@@ -18,9 +18,9 @@ from anyscore.modifiers.biases import Bias
 from anyscore.ops.pytrees import TREES, flatten
 
 
-@keras.saving.register_keras_serializable("anyscore")
+@keras.saving.register_keras_serializable("anyscore", "Held")  # its name in saved models
 @dataclass(frozen=True, eq=False)
-class Held:
+class Opaque:
     """A mask or bias of ours on its way through Keras, which would look inside these trees."""
 
     held: Mask | Bias
@@ -37,7 +37,7 @@ class Held:
         return {"held": encode_tree(self.held)}
 
     @classmethod
-    def from_config(cls, config: dict[str, Any]) -> Held:
+    def from_config(cls, config: dict[str, Any]) -> Opaque:
         """Make what `get_config` gave."""
         return cls(decode_tree(config["held"]))
 
@@ -51,13 +51,13 @@ def _leaves(x: Any) -> Iterator[Any]:
         yield from _leaves(child)
 
 
-def opened(*biases: Any) -> tuple[Any, ...]:
+def unwrap(*biases: Any) -> tuple[Any, ...]:
     """Give biases of a call as `anyscore.attention` takes them."""
-    return tuple(_opened(x) for x in biases)
+    return tuple(_unwrap(x) for x in biases)
 
 
-def _opened(bias: Any) -> Any:
-    if isinstance(bias, Held):
+def _unwrap(bias: Any) -> Any:
+    if isinstance(bias, Opaque):
         return bias.held
     if bias is None or isinstance(bias, Bias):
         return bias
@@ -92,7 +92,7 @@ def masks(
     Raises:
         TypeError, ValueError: masks of other dtypes or shapes.
     """
-    of_tensors, mask = shapes(*tensors), mask.held if isinstance(mask, Held) else mask
+    of_tensors, mask = shapes(*tensors), mask.held if isinstance(mask, Opaque) else mask
     of_queries, of_keys, of_values = padding
     if mask is not None and mask is keras_mask(first):  # sent along with the only tensor
         of_queries, mask = mask, None

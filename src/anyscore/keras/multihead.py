@@ -17,23 +17,19 @@ from anyscore.keras.projecting import Attending, Projecting
 from anyscore.layers import heads
 from anyscore.layers.heads import HeadSizes, QKVSizes, linear
 from anyscore.layers.parameters import AnyScore
+from anyscore.layers.texts import with_texts
 from anyscore.ops.checks import check_size
 
 
 @register
+@with_texts
 class SelfAttention(Projecting):
     """Attention of a sequence to itself, by one fused projection to queries, keys and values.
 
     Args:
-        embedding_size: width d of the input.
-        d_k, d_v: widths of queries and keys, and of values (d if left out). Without a bias the
-            projection has d · (2 · d_k + d_v) parameters.
-        score, dropout, options: as of `Attention`; the score meets projected queries and keys.
-        bias: whether the projections have one.
-        project_output: add a linear layer from d_v to d.
+        {self_attention}
 
-    Raises:
-        TypeError, ValueError: an unknown score or argument, or sizes that it lacks.
+    {errors}
 
     >>> import numpy as np
     >>> layer = SelfAttention(8, 3, score="gaussian")
@@ -139,22 +135,15 @@ class SelfAttention(Projecting):
 
 
 @register
+@with_texts
 class MultiHeadAttention(Projecting):
     """Attention in several heads, of a sequence to itself or to another, with any score.
 
     Args:
-        embedding_size: width d of the output; each head has d / n_heads.
-        n_heads: query heads; kv_heads: key and value heads, fewer if they divide n_heads.
-        score, dropout, options: as of `Attention`; each head has parameters of its own for the
-            score, which meets projected queries and keys.
-        d_q, d_k, d_v: widths of queries, keys and values, d if left out.
-        bias, project_output: without both, and with kv_heads = n_heads, the projections have
-            d · (d_q + d_k + d_v) parameters.
+        {multi_head}
         output_shape: last axes of the output instead of d, as Keras has it: a width, or several.
 
-    Raises:
-        TypeError, ValueError: an unknown score or argument, or sizes that it lacks or that do not
-            divide.
+    {multi_head_errors}
 
     >>> import numpy as np
     >>> layer = MultiHeadAttention(12, 3, score="additive")
@@ -196,8 +185,7 @@ class MultiHeadAttention(Projecting):
 
     def complete(self, queries: Any, keys: Any, values: Any) -> tuple[Any, Any, Any]:
         """Complete queries, keys and values, or their shapes: keys are by default the queries."""
-        keys = queries if keys is None else keys
-        return queries, keys, keys if values is None else values
+        return heads.complete(queries, keys, values)
 
     def check(self, queries: Shape, keys: Shape, values: Shape) -> None:
         """Check that shapes are those that the layer was made for.

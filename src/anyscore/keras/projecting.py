@@ -10,12 +10,12 @@ import keras
 from anyscore.keras.attention import Attention
 from anyscore.keras.layer import Layer
 from anyscore.keras.options import split
-from anyscore.layers.chosen_weights import Chosen
 from anyscore.layers.heads import HeadSizes, QKVSizes, initializers, inner_sizes
+from anyscore.layers.last_weights import LastWeights
 from anyscore.layers.state_dicts import rename_legacy_heads
 
 
-class Projecting(Layer):
+class Projecting(LastWeights[Any], Layer):
     """A layer of linear layers around an `Attention`."""
 
     def __init__(
@@ -39,17 +39,6 @@ class Projecting(Layer):
         """Give the parameters of the linear layers as tensors."""
         weights = self._weights_by_name.items()
         return {name: keras.ops.convert_to_tensor(x.value) for name, x in weights}
-
-    @property
-    def attention_weights(self) -> Any:
-        """Weights of the last call, as of `Attention`."""
-        return self.attention.attention_weights
-
-    def last_weights(
-        self, rows: Chosen = None, heads: Chosen = None, examples: Chosen = None
-    ) -> Any:
-        """Weights of chosen queries, heads and examples alone, as of `Attention`."""
-        return self.attention.last_weights(rows, heads, examples)
 
     def parameters_by_name(self) -> dict[str, Any]:
         """Map the names that parameters have in all frameworks to the variables."""

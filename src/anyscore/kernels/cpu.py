@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 from anyscore.call.operands import Operands, Results, Settings
 from anyscore.ops import Array
 from anyscore.ops.locks import Lock
-from anyscore.score.factors import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, TANH, Pair, pair_named
+from anyscore.score.pairs import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, TANH, Pair, pair_named
 
 PAIRS = PRODUCT, TANH, LEAKY_RELU, ABSOLUTE, SQUARED
 """The pairs that the core knows."""
@@ -169,7 +169,7 @@ def again(
     """Return a function that runs this forward with other arrays of the same shapes and strides.
 
     (a, b, weight, value, packed, lengths, threads) → the output, or None where arrays are of
-    another kind. lengths: what x.stop is a view of; may be beyond the keys, or negative.
+    another kind. lengths: the caller's array, of which x.stop is a view; clamped by the core.
     empty: (a, shape) → an array of the type of a, for the output.
 
     Raises ValueError: the call has other operands, or the core would have to copy one.
@@ -214,8 +214,8 @@ def backward(
 ) -> None:
     """Write the gradients of a call into `to`: a, b, weight, key_bias and value, those that x has.
 
-    results: what `forward` wrote. With scores none is computed again, and of `AT_ONCE` keys at
-    most the output may be None. upstream: the gradients of that; stats and scores may be None. to:
+    results: of `forward`. If results.scores is given it is not recomputed, and output may be None
+    for T_k ≤ `AT_ONCE`. upstream: the gradients of results; stats and scores may be None. to:
     arrays of the shapes in x and of the dtype of stats.
 
     Raises ValueError: an array has another shape or dtype.

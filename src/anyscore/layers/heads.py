@@ -8,7 +8,7 @@ from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
 from anyscore import backends
-from anyscore.call.task import Lowered, lower_mask
+from anyscore.call.lowering import Lowered, lower_mask
 from anyscore.functional.cache.prepare import PreparedKeys
 from anyscore.layers.parameters import AnyScore, is_named
 from anyscore.masks.lowered import zero_unread
@@ -159,6 +159,17 @@ def merge(xp: Ops, x: Array) -> Array:
     return xp.reshape(xp.swapaxes(x, -3, -2), (*lead, tokens, heads * width))
 
 
+def complete(queries: Any, keys: Any, values: Any) -> tuple[Any, Any, Any]:
+    """Return queries, keys and values: keys are by default the queries, and values the keys.
+
+    Raises ValueError: prepared keys without values.
+    """
+    keys = queries if keys is None else keys
+    if values is None and isinstance(keys, PreparedKeys):
+        raise ValueError("prepared keys are projected already: pass values beside them.")
+    return queries, keys, keys if values is None else values
+
+
 def mask_inputs(
     xp: Ops,
     n_heads: int,
@@ -198,7 +209,7 @@ def mask_inputs(
     if lowered is None:
         return queries, keys, values, None
     if _reads_all_rows(xp, (q, k, v, *parameters)):
-        attending, attended = lowered.used
+        attending, attended = lowered.attending_attended
         q, of_queries = zero_unread(xp, q, attending)
         v, of_values = zero_unread(xp, v, attended)
         queries, values, shared = q[..., 0, :, :], v[..., 0, :, :], of_queries or of_values

@@ -128,8 +128,8 @@ def parameter_specs(
     if projected:
         fields |= {name: None for name in PROJECTIONS if name in score.shapes}
     fields |= {name: scale for name, scale in scales.items() if scale is not None}
-    if heads != kv_heads and any(isinstance(fields[name], Init) for name in score.of_both):
-        hint = "use Additive" if score is Concat else f"give {score.of_both[0]} as a number"
+    if heads != kv_heads and any(isinstance(fields[name], Init) for name in score.uses_key_heads):
+        hint = "use Additive" if score is Concat else f"give {score.uses_key_heads[0]} as a number"
         raise ValueError(f"{score.__name__} cannot have fewer key heads than query heads: {hint}.")
     parameters, fixed = [], {}
     for field, init in fields.items():

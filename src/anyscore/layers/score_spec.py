@@ -21,7 +21,6 @@ from anyscore.layers.parameters import (
     parameter_specs,
     sink_of_layer,
 )
-from anyscore.modifiers.normalizers import Normalizer
 from anyscore.ops import Array, Ops
 from anyscore.ops.checks import check_size, shown
 from anyscore.score.base import Score
@@ -57,9 +56,9 @@ class ScoreSpec:
 
     score: a name of `SCORES` or a class, with hidden, d_q, … as `parameter_specs` takes them; or a
     score object or a callable, which take none of these. sink: True, a number or None; it becomes
-    the parameter that is learned, with `heads` if there are any, or stays. of_score: the names of
-    the parameters of the score; linears: those that are the matrices of linear layers; names: of
-    all that the layer holds.
+    the parameter that is learned, with `heads` if there are any, or stays. names: of all parameters
+    that the layer holds. score_parameters: the names of those of the score. linears: the names of
+    those that are matrices of linear layers.
 
     Raises TypeError, ValueError: an unknown score, or sizes and scales that it lacks or has not.
     """
@@ -86,7 +85,7 @@ class ScoreSpec:
         self.named = is_named(score)
         self.d_q, self.d_k = d_q, d_k
         self.sink = sink_of_layer(sink, heads)
-        self.of_score: tuple[str, ...] = ()
+        self.score_parameters: tuple[str, ...] = ()
         self.linears: tuple[str, ...] = ()
         if self.named:
             self._options: dict[str, Any] = {"hidden": hidden, "bias": bias, "heads": heads}
@@ -95,20 +94,22 @@ class ScoreSpec:
             self._check_hidden(d_q)
             named = cast(type[Score], self.score)
             parameters, _ = parameter_specs(named, 1, 1, **self._options)
-            self.of_score = tuple(parameter.name for parameter in parameters)
+            self.score_parameters = tuple(parameter.name for parameter in parameters)
             if heads is None:
-                self.linears = tuple(name for name in named.linears if name in self.of_score)
+                self.linears = tuple(
+                    name for name in named.linears if name in self.score_parameters
+                )
         else:
             if isinstance(self.sink, Parameter):
                 sizes["heads"] = None  # which are those of the sink
             of_names = {**sizes, "bias": bias or None, "projected": projected or None, **scales}
             self._check_own(score, [name for name, x in of_names.items() if x is not None])
-            self.of_score = tuple(score.tensors()) if isinstance(score, Score) else ()
-        self.names = self.of_score
+            self.score_parameters = tuple(score.tensors()) if isinstance(score, Score) else ()
+        self.names = self.score_parameters
         if isinstance(self.sink, Parameter):
-            if SINK in self.of_score:
+            if SINK in self.score_parameters:
                 raise ValueError(f"{self} has a parameter {SINK!r} already: leave out sink=True.")
-            self.names = (*self.of_score, SINK)
+            self.names = (*self.score_parameters, SINK)
 
     @staticmethod
     def _check_own(score: Any, given: list[str]) -> None:
@@ -137,7 +138,7 @@ class ScoreSpec:
             )
 
     @property
-    def sized(self) -> bool:
+    def widths_known(self) -> bool:
         """True if the parameters can be made without looking at queries and keys."""
         return not self.named or (self.d_q is not None and self.d_k is not None)
 
@@ -168,13 +169,3 @@ class ScoreSpec:
 
     def __str__(self) -> str:
         return (self.score if isinstance(self.score, type) else type(self.score)).__name__
-
-
-def describe(
-    spec: ScoreSpec, dropout: float, softcap: float, normalizer: Normalizer = "softmax"
-) -> str:
-    """Describe a layer for its repr: score, dropout, and its cap and so on if it has them."""
-    cap = f", softcap={softcap}" if softcap else ""
-    sink = True if isinstance(spec.sink, Parameter) else spec.sink
-    by = "" if normalizer == "softmax" else f", normalizer={normalizer!r}"
-    return f"{spec}, dropout={dropout}{cap}" + ("" if sink is None else f", sink={sink}") + by

@@ -34,7 +34,10 @@ def choose_layers(names: Iterable[str], layers: Any) -> list[str]:
         if isinstance(x, Integral):
             i = int(x)
             if not -len(names) <= i < len(names):
-                raise IndexError(f"layer {i}: the model has {len(names)} attention layers.")
+                raise IndexError(
+                    f"layer {i}: the model has {len(names)} attention layers, expected an integer "
+                    f"from {-len(names)} to {len(names) - 1}."
+                )
             chosen.add(names[i])
             continue
         inside = [name for name in names if name == x or name.startswith(f"{x}.")]

@@ -11,6 +11,7 @@ from typing import Any
 
 import numpy as np
 
+from anyscore.masks.alignment import HOW, check_aligned, is_aligned
 from anyscore.masks.lowered import LoweredMask
 from anyscore.masks.offsets import check_whole
 from anyscore.ops import PLAIN, Array, Ops, framework, load
@@ -21,7 +22,7 @@ from anyscore.ops.checks import broadcasts, shown
 class MaskContext:
     """The call that a mask is lowered for: its leading dimensions, queries and keys.
 
-    places: of queries of packed sequences, within which positions and lengths then count.
+    packed: of queries of packed sequences, within which positions and lengths then count.
     """
 
     xp: Ops
@@ -29,39 +30,45 @@ class MaskContext:
     lead: tuple[int, ...]
     queries: int
     keys: int
-    places: Places | None = None
+    packed: PackedPositions | None = None
 
     def lowered(
         self, start: Array | None = None, stop: Array | None = None, mask: Array | None = None
     ) -> LoweredMask:
         """A mask lowered for this call."""
         lowered = LoweredMask(self.xp, self.keys, start, stop, mask)
-        lowered.has_diagonals = self.places is None or self.places.shift is None
+        lowered.has_diagonals = self.packed is None or self.packed.shift is None
         return lowered
 
-    def of_places(self, name: str) -> Array:
-        """A field of `places` (T_q,), as an array of rank len(lead) + 1."""
-        return self.xp.reshape(getattr(self.places, name), (*(1,) * len(self.lead), self.queries))
+    def of_packed(self, name: str) -> Array:
+        """A field of `packed` (T_q,), as an array of rank len(lead) + 1."""
+        return self.xp.reshape(getattr(self.packed, name), (*(1,) * len(self.lead), self.queries))
 
-    @property
-    def lines_up(self) -> bool:
-        """Whether query i stands at key i by itself: there are as many, in each sequence."""
-        return self.queries == self.keys if self.places is None else self.places.shift is None
-
-    def positions(self, at_end: bool) -> Array:
-        """The key position of each query; at_end: the last query (of a sequence) sees the last key.
+    def positions(self, mask: Any) -> Array:
+        """Return the key position of each query as the mask aligns them, without its offset.
 
         Of rank len(lead) + 1.
+
+        Raises ValueError: the mask does not say how queries and keys of other lengths line up.
         """
+        at_end = mask.align == "end"
+        if self.packed is None:
+            check_aligned(mask, self.queries, self.keys)
+        elif self.packed.shift is not None and not is_aligned(mask):
+            raise ValueError(
+                f"{type(mask).__name__} in sequences whose queries and keys differ in length must "
+                f"say how they line up: {HOW} (the key position of the first query), each within "
+                "its sequence."
+            )
         i = self.xp.reshape(
             self.xp.arange(self.queries, like=self.like), (1,) * len(self.lead) + (self.queries,)
         )
-        if self.places is None:
+        if self.packed is None:
             return i + (self.keys - self.queries) if at_end else i
-        if self.places.shift is None:
+        if self.packed.shift is None:
             return i
-        i = i - self.of_places("first_query") + self.of_places("first_key")
-        return i + self.of_places("shift") if at_end else i
+        i = i - self.of_packed("first_query") + self.of_packed("first_key")
+        return i + self.of_packed("shift") if at_end else i
 
     def array(self, x: Any, name: str) -> Array:
         """`x` on the device of the query; a tensor of another framework is refused."""
@@ -110,7 +117,7 @@ class MaskContext:
 
         Of packed sequences, also per sequence.
         """
-        x = self.array(_within(x), name)
+        x = self.array(_clamp_python_ints(x), name)
         dtype = self.xp.dtype(x)
         if 0 in self.xp.shape(x) and "float" in dtype:  # what an empty list becomes
             x, dtype = self.xp.astype(x, self.xp.index_dtype()), self.xp.index_dtype()
@@ -121,9 +128,9 @@ class MaskContext:
             raise TypeError(
                 f"{name} must be integers{' or floats' if floats else ''}, got {dtype}{advice}."
             )
-        of_sequences = self.places is not None and self.xp.shape(x) == (self.places.count,)
-        if self.places is not None:
-            x = self.places.own(self.xp, x)
+        of_sequences = self.packed is not None and self.xp.shape(x) == (self.packed.count,)
+        if self.packed is not None:
+            x = self.packed.per_query(self.xp, x)
         shape = self.xp.shape(x)
         full = (*self.lead, self.queries)
         if of_sequences:
@@ -140,9 +147,9 @@ class MaskContext:
                 [(), (batch,), (batch, self.queries), full] if batch is not None else [(), full]
             )
             of = f"leading dimensions {self.lead}, {self.queries} queries"
-            if self.places is not None:
-                allowed.insert(1, (self.places.count,))
-                of = f"{self.places.count} sequences, {of}"
+            if self.packed is not None:
+                allowed.insert(1, (self.packed.count,))
+                of = f"{self.packed.count} sequences, {of}"
             raise ValueError(
                 f"{name} has shape {shape}, expected one of "
                 f"{', '.join(map(str, dict.fromkeys(allowed)))} ({of})."
@@ -158,18 +165,18 @@ class MaskContext:
         return xp.where(x < 0, 2 ** (int(index[3:]) - 1) - 1, x) if dtype.startswith("u") else x
 
     @property
-    def far(self) -> int:
+    def beyond_all_keys(self) -> int:
         """Farther than any key, and added to a position without overflow."""
         return 2**29 if self.xp.index_dtype() == "int32" else 2**61
 
-    def plus(self, x: Array, width: int) -> Array:
+    def add_saturating(self, x: Array, width: int) -> Array:
         """x + width for any integers, in the index dtype; what no key can be at is clamped.
 
         Exact for all 64 bits of x and for any width: nothing overflows on the way.
         """
         xp, dtype, index = self.xp, self.xp.dtype(x), self.xp.index_dtype()
         bits = int(index[3:])
-        low, high, far = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1, self.far
+        low, high, far = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1, self.beyond_all_keys
         x = x if dtype == index else xp.astype(x, index)
         if dtype == f"u{index}":  # its upper half has become negative: move both by a half
             upper = xp.clip(x, low, -1) + high + 1
@@ -199,37 +206,37 @@ class MaskContext:
 
     def _of_sequence(self, x: Array) -> Array:
         """Bounds within the sequence of a query, if there are any, as bounds of packed keys."""
-        return x if self.places is None else x + self.of_places("first_key")
+        return x if self.packed is None else x + self.of_packed("first_key")
 
 
-def _within(x: Any) -> Any:
-    """Single integers, in lists too, clamped to what 64 bits hold, without a sign if need be."""
-    least, most = _ends(x)
+def _clamp_python_ints(x: Any) -> Any:
+    """Clamp Python integers, in lists too, to int64; to uint64 if none is negative."""
+    least, most = _min_max(x)
     if most < 2**63:
-        return x if least >= -(2**63) else _clamped(x, -(2**63), 2**63 - 1)
+        return x if least >= -(2**63) else _clamp(x, -(2**63), 2**63 - 1)
     if least < 0:
-        return _clamped(x, -(2**63), 2**63 - 1)
-    return np.array(_clamped(x, 0, 2**64 - 1), np.uint64)
+        return _clamp(x, -(2**63), 2**63 - 1)
+    return np.array(_clamp(x, 0, 2**64 - 1), np.uint64)
 
 
-def _ends(x: Any) -> tuple[int, int]:
+def _min_max(x: Any) -> tuple[int, int]:
     """The least of 0 and all single integers, and the largest."""
     if isinstance(x, list | tuple):
-        ends = [_ends(y) for y in x]
+        ends = [_min_max(y) for y in x]
         return min([0, *[a for a, _ in ends]]), max([0, *[b for _, b in ends]])
     if isinstance(x, Integral) and not isinstance(x, bool):
         return min(int(x), 0), max(int(x), 0)
     return 0, 0
 
 
-def _clamped(x: Any, least: int, most: int) -> Any:
+def _clamp(x: Any, least: int, most: int) -> Any:
     if isinstance(x, list | tuple):
-        return [_clamped(y, least, most) for y in x]
+        return [_clamp(y, least, most) for y in x]
     return min(max(int(x), least), most) if isinstance(x, Integral) else x
 
 
 @dataclass(frozen=True)
-class Places:
+class PackedPositions:
     """The sequence of each query of a call, and where that begins and ends: (T_q,) each.
 
     count: of sequences. sequence: in [0, count). first_query, first_key, last_key: the first query
@@ -246,7 +253,7 @@ class Places:
     shift: Array | None
 
     @classmethod
-    def of(cls, xp: Ops, queries: int, of_queries: Array, of_keys: Array | None) -> Places:
+    def of(cls, xp: Ops, queries: int, of_queries: Array, of_keys: Array | None) -> PackedPositions:
         """Find the places of `queries` from offsets (count + 1,), of keys if they have others."""
         count = xp.shape(of_queries)[0] - 1
         of_queries = xp.clip(of_queries, 0, queries)
@@ -261,6 +268,6 @@ class Places:
         last_key = xp.where(inside, last_key, first_key)
         return cls(count, index, first_query, first_key, last_key, shift)
 
-    def own(self, xp: Ops, x: Array) -> Array:
+    def per_query(self, xp: Ops, x: Array) -> Array:
         """Numbers (count,) of sequences as those of their queries, (T_q,); others as they are."""
         return xp.take(x, self.sequence) if xp.shape(x) == (self.count,) else x

@@ -21,7 +21,7 @@ import numpy as np
 from anyscore.masks.context import MaskContext
 from anyscore.masks.lowered_edges import LoweredEdges, pointers
 from anyscore.masks.objects import Mask
-from anyscore.masks.offsets import integers, known_values
+from anyscore.masks.offsets import check_integer_vector, check_offsets, concrete_values
 from anyscore.ops import DTYPES, Ops, framework, load
 from anyscore.ops.checks import broadcasts, shown
 
@@ -61,10 +61,11 @@ class Edges(Mask):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        rowptr, col = integers(self.rowptr, "rowptr"), integers(self.col, "col")
-        _check(rowptr, col)
+        rowptr = check_integer_vector(self.rowptr, "rowptr")
+        col = check_integer_vector(self.col, "col")
+        _check_rows(rowptr, col)
         if self.permutation is not None and "order" not in self.known:
-            _check_order(integers(self.permutation, "permutation"), col)
+            _check_order(check_integer_vector(self.permutation, "permutation"), col)
         if col is not None:
             self.known["most"] = int(col.max()) if col.size else -1
 
@@ -103,11 +104,11 @@ class Edges(Mask):
                 f"edge_index is {xp.dtype(pairs)} of shape {xp.shape(pairs)}, expected integers "
                 "(2, edges): sources and targets."
             )
-        with xp.lasting():
+        with xp.outside_inference():
             pairs = xp.astype(pairs, xp.index_dtype())
             source, target = pairs[0], pairs[1]
-            _check_nodes("sources", known_values(xp, source), None)
-            _check_nodes("targets", known_values(xp, target), queries)
+            _check_nodes("sources", concrete_values(xp, source), None)
+            _check_nodes("targets", concrete_values(xp, target), queries)
             order = xp.argsort(target)
             rowptr, col = pointers(xp, target, queries), xp.take(source, order)
             return cls(rowptr, col, order, known={"order": True})
@@ -143,7 +144,7 @@ class Edges(Mask):
         xp = call.xp
         _check_framework(xp)
         given = {"rowptr": self.rowptr, "col": self.col, "permutation": self.permutation}
-        with xp.lasting():
+        with xp.outside_inference():
             rowptr, col, permutation = (
                 None if x is None else call.integers(call.array(x, name))
                 for name, x in given.items()
@@ -160,7 +161,7 @@ class Edges(Mask):
                 f"{call.keys - 1}: there are {call.keys} keys."
             )
         made = LoweredEdges(xp, call.queries, call.keys, len(call.lead), rowptr, col, permutation)
-        if known_values(xp, col) is not None:  # a tracer may not be kept
+        if concrete_values(xp, col) is not None:  # a tracer may not be kept
             place = xp.__name__, str(xp.device(call.like)), call.keys, len(call.lead)
             made = known.setdefault(place, made)
         return made if self.terms is None else made.with_terms(self._terms(call, made))
@@ -212,21 +213,12 @@ def _check_order(order: np.ndarray[Any, Any] | None, col: np.ndarray[Any, Any] |
         )
 
 
-def _check(rowptr: np.ndarray[Any, Any] | None, col: np.ndarray[Any, Any] | None) -> None:
+def _check_rows(rowptr: np.ndarray[Any, Any] | None, col: np.ndarray[Any, Any] | None) -> None:
     """Raise ValueError: these are no compressed rows."""
-    if rowptr is not None:
-        if not rowptr.size or rowptr[0] != 0:
-            raise ValueError(f"rowptr must begin with 0, got {rowptr[:1].tolist() or 'no entry'}.")
-        falls = np.flatnonzero(np.diff(rowptr) < 0)
-        if falls.size:
-            i = int(falls[0])
-            raise ValueError(
-                f"rowptr must never fall, but entry {i + 1} is {rowptr[i + 1]} after {rowptr[i]}: "
-                "for edges in any order use Edges.from_index."
-            )
-        if col is not None and rowptr[-1] != col.size:
-            raise ValueError(
-                f"rowptr ends with {rowptr[-1]}, expected the number of edges, {col.size}."
-            )
+    check_offsets("rowptr", rowptr, "for edges in any order use Edges.from_index.")
+    if rowptr is not None and col is not None and rowptr[-1] != col.size:
+        raise ValueError(
+            f"rowptr ends with {rowptr[-1]}, expected the number of edges, {col.size}."
+        )
     if col is not None and col.size and col.min() < 0:
         raise ValueError(f"col holds {col.min()}, expected keys from 0 on.")

@@ -1,4 +1,7 @@
-"""A mask lowered for one call: an interval of keys for each query, a boolean array, or both."""
+"""A mask lowered for one call: an interval of keys for each query, a boolean array, or both.
+
+`lowered_edges` has the other form that masks are lowered to.
+"""
 
 from __future__ import annotations
 
@@ -29,13 +32,10 @@ class LoweredMask:
         self.start, self.stop, self.mask = start, stop, mask
         self.unread_is_finite, self.has_diagonals = False, True
         self._boolean: Array | None = None
-        self._used: tuple[Array, Array] | None = None
-
-    combines = True
-    """Whether it is an interval, a boolean array, or both, which meet those of other masks."""
+        self._attending_attended: tuple[Array, Array] | None = None
 
     @property
-    def some(self) -> bool:
+    def masks_any(self) -> bool:
         """Return whether anything is masked at all."""
         return not (self.start is None and self.stop is None and self.mask is None)
 
@@ -71,16 +71,16 @@ class LoweredMask:
         return self.mask is not None and self._xp.shape(self.mask)[-2] != 1
 
     @property
-    def used(self) -> tuple[Array, Array]:
-        """Return which queries attend some key, (..., {1, T_q}), and which keys are, (..., T_k).
+    def attending_attended(self) -> tuple[Array, Array]:
+        """Return which queries attend some key, (..., {1, T_q}); and which keys are, (..., T_k).
 
         Needs no more than O(T_q + T_k), unless `mask` itself has a row for each query.
         """
-        if self._used is None:
-            self._used = self._find_used()
-        return self._used
+        if self._attending_attended is None:
+            self._attending_attended = self._find_attending_attended()
+        return self._attending_attended
 
-    def _find_used(self) -> tuple[Array, Array]:
+    def _find_attending_attended(self) -> tuple[Array, Array]:
         xp, keys = self._xp, self._keys
         if keys == 0 or self._has_rows or not self.per_query:
             mask: Array = self.boolean
@@ -110,8 +110,8 @@ def zero_unread(
 ) -> tuple[Array, bool]:
     """Zero the rows of x (..., T, d) that no head and no batch uses; `used` is (..., {1, T}).
 
-    So what they hold, NaN included, reaches no sum over tokens. groups: heads of `used` per head of
-    x. finite: zero finite entries too. Returns x, and whether a row of x serves several of `used`.
+    NaN in such rows then reaches no sum over tokens. groups: heads of `used` per head of x. finite:
+    zero finite entries too. Returns (x, reduced): reduced if several heads share a row of x.
     """
     lead, reduced = xp.shape(x)[:-2], False
     if groups > 1 and len(lead) and xp.shape(used)[-2] > 1 and lead[-1] > 1:

@@ -11,31 +11,39 @@ Wherever an array is expected, a number, a list or a NumPy array will do.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from numbers import Integral
 from typing import Any, ClassVar
 
+from anyscore.masks.alignment import check_align, is_aligned
 from anyscore.masks.context import MaskContext
 from anyscore.masks.lowered import LoweredMask
-from anyscore.ops import Array
+from anyscore.masks.lowered_edges import AnyLowered, LoweredEdges
+from anyscore.ops import Array, Ops
 from anyscore.ops.checks import broadcasts, shown
-from anyscore.ops.pytrees import tell, tree
+from anyscore.ops.pytrees import register_pytrees, tree
 
 
 class Mask:
     """A mask, combined with others and with boolean arrays by `&`.
 
     Masks are trees, in PyTorch and JAX, of the values of their fields, but for the `static` ones.
+
+    by_position: whether the mask asks for the position of a key, not for its row in an array, so
+    that rows of a window cache, which change tokens, can take it. of_all_queries: whether one key
+    may be attended by all queries or by none, so that keys can be prepared before there are any.
     """
 
     static: ClassVar[tuple[str, ...]] = ()
+    by_position: ClassVar[bool] = False
+    of_all_queries: ClassVar[bool] = False
     __array_ufunc__ = None  # lets `array & mask` reach __rand__ in NumPy
 
     def __init_subclass__(cls) -> None:
         tree(cls)
 
     def __post_init__(self) -> None:
-        tell()
+        register_pytrees()
 
     def __and__(self, other: Any) -> Mask:
         return All((self, as_mask(other)))
@@ -47,7 +55,14 @@ class Mask:
         """Return the call as masks beside this one are to be lowered for."""
         return call
 
-    def lower(self, call: MaskContext) -> LoweredMask:
+    def at_end(self, xp: Ops, first: Array) -> Mask:
+        """Return the mask of queries at the last positions, of which `first` () is the first.
+
+        A mask that does not ask where queries stand, or says where, stays as it is.
+        """
+        return self
+
+    def lower(self, call: MaskContext) -> AnyLowered:
         """Lower the mask for one call; no value is inspected on the host.
 
         Raises TypeError, ValueError: arrays of other dtypes or shapes than the call takes.
@@ -69,7 +84,7 @@ class All(Mask):
             call = mask.context(call)
         for mask in masks:
             one = mask.lower(call)
-            if not one.combines:
+            if isinstance(one, LoweredEdges):
                 raise ValueError(
                     f"{type(mask).__name__} does not combine with other masks: leave out what may "
                     "not be attended."
@@ -118,6 +133,7 @@ class Keys(Mask):
     """
 
     keep: Array
+    of_all_queries = True
 
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to a boolean array, one row for all queries."""
@@ -147,6 +163,7 @@ class Interval(Mask):
 
     start: Any = None
     stop: Any = None
+    by_position = of_all_queries = True
 
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to the interval [start, stop)."""
@@ -166,6 +183,7 @@ class Lengths(Mask):
     """
 
     n: Any
+    by_position = of_all_queries = True
 
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to the interval [0, n)."""
@@ -187,6 +205,7 @@ class Window(Mask):
     align: str | None = None
     offset: Any = None
     static = "left", "right", "align"
+    by_position = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -197,12 +216,15 @@ class Window(Mask):
                 raise ValueError(f"{name} must be ≥ 0, got {width}.")
             if width is not None:  # NumPy's integers wrap around
                 object.__setattr__(self, name, int(width))
-        if self.align not in (None, "start", "end"):
-            raise ValueError(f'align must be "start" or "end", got {shown(self.align)}.')
+        check_align(self.align)
+
+    def at_end(self, xp: Ops, first: Array) -> Mask:
+        """Return the window of queries at the last positions."""
+        return _at_end(self, xp, first)
 
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to the interval of keys around each query."""
-        return _lower_window(self, self.left, self.right, self.align, self.offset, call)
+        return _lower_window(self, self.left, self.right, call)
 
 
 @dataclass(frozen=True, eq=False)
@@ -212,14 +234,19 @@ class Causal(Mask):
     align: str | None = None
     offset: Any = None
     static = ("align",)
+    by_position = True
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        Window(None, 0, self.align, self.offset)
+        check_align(self.align)
+
+    def at_end(self, xp: Ops, first: Array) -> Mask:
+        """Return the window of queries at the last positions."""
+        return _at_end(self, xp, first)
 
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to the interval of keys up to each query."""
-        return _lower_window(self, None, 0, self.align, self.offset, call)
+        return _lower_window(self, None, 0, call)
 
 
 def parts(mask: Any) -> list[Mask]:
@@ -239,33 +266,25 @@ def as_mask(x: Any) -> Mask:
     return x if isinstance(x, Mask) else Keep(x)
 
 
+def _at_end(mask: Window | Causal, xp: Ops, first: Array) -> Mask:
+    if mask.align != "end" and is_aligned(mask):
+        return mask
+    if mask.offset is not None:
+        first = first + xp.array(mask.offset, like=first)
+    return replace(mask, align=None, offset=first)
+
+
 def _lower_window(
-    mask: Mask,
-    left: int | None,
-    right: int | None,
-    align: str | None,
-    offset: Any,
-    call: MaskContext,
+    mask: Causal | Window, left: int | None, right: int | None, call: MaskContext
 ) -> LoweredMask:
-    if align is None and offset is None and not call.lines_up:
-        if call.places is not None:
-            raise ValueError(
-                f"{type(mask).__name__} in sequences whose queries and keys differ in length must "
-                'say how they line up: align="start", align="end" (the last query of a sequence '
-                "sees its last key), or offset= (the key position of its first query)."
-            )
-        raise ValueError(
-            f"{type(mask).__name__} with {call.queries} queries and {call.keys} keys must say "
-            'how they line up: align="start", align="end" (the last query sees the last key), '
-            "or offset= (the key position of the first query)."
-        )
-    xp, position = call.xp, call.positions(align == "end")
-    if offset is not None:
-        offset = call.per_query(offset, "offset", floats=False)
+    xp, position = call.xp, call.positions(mask)
+    offset = None
+    if mask.offset is not None:
+        offset = call.per_query(mask.offset, "offset", floats=False)
 
     def end(width: int) -> Array:
-        far = min(max(width, -call.far), call.far)
-        moved = position + (far if offset is None else call.plus(offset, width))
+        far = min(max(width, -call.beyond_all_keys), call.beyond_all_keys)
+        moved = position + (far if offset is None else call.add_saturating(offset, width))
         return xp.maximum(xp.minimum(moved, call.keys), 0)
 
     start = None if left is None else end(-left)

@@ -1,4 +1,4 @@
-"""Whole numbers that a mask is made of: checked where their values are known, traced where not."""
+"""Whole numbers of a mask, offsets among them: checked where their values are known."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from anyscore.ops import Ops, framework, load
 from anyscore.ops.checks import shown
 
 
-def integers(x: Any, name: str) -> np.ndarray[Any, Any] | None:
+def check_integer_vector(x: Any, name: str) -> np.ndarray[Any, Any] | None:
     """Check that x is one axis of integers; give its values, None if they are not known."""
     kind = framework(x)
     if kind is None and not isinstance(x, list | tuple):
@@ -23,7 +23,7 @@ def integers(x: Any, name: str) -> np.ndarray[Any, Any] | None:
         raise TypeError(
             f"{name} is {xp.dtype(array)} of shape {xp.shape(array)}, expected integers (n,)."
         )
-    return known_values(xp, array)
+    return concrete_values(xp, array)
 
 
 def check_whole(xp: Ops, x: Any, name: str) -> None:
@@ -31,7 +31,7 @@ def check_whole(xp: Ops, x: Any, name: str) -> None:
 
     Raises ValueError: one is not, and is known.
     """
-    known = known_values(xp, x)
+    known = concrete_values(xp, x)
     others = [] if known is None else known[known != np.rint(known)]
     if len(others):
         raise ValueError(
@@ -39,7 +39,7 @@ def check_whole(xp: Ops, x: Any, name: str) -> None:
         )
 
 
-def known_values(xp: Ops, x: Any) -> np.ndarray[Any, Any] | None:
+def concrete_values(xp: Ops, x: Any) -> np.ndarray[Any, Any] | None:
     """Return the values of an array; None where it is traced, or not in this machine's memory."""
     if xp.is_tracing():
         return None
@@ -47,3 +47,24 @@ def known_values(xp: Ops, x: Any) -> np.ndarray[Any, Any] | None:
         return np.asarray(x)
     except Exception:
         return None
+
+
+def check_offsets(name: str, offsets: np.ndarray[Any, Any] | None, hint: str) -> None:
+    """Check that offsets begin with 0 and never fall, where their values are known.
+
+    hint: what to pass instead.
+
+    Raises ValueError: they do not.
+    """
+    if offsets is None:
+        return
+    if not offsets.size or offsets[0] != 0:
+        got = offsets[:1].tolist() or "no entry"
+        raise ValueError(f"{name} must begin with 0, got {got}: {hint}")
+    falls = np.flatnonzero(offsets[1:] < offsets[:-1])
+    if falls.size:
+        i = int(falls[0])
+        raise ValueError(
+            f"{name} must never fall, but entry {i + 1} is {offsets[i + 1]} after {offsets[i]}: "
+            f"{hint}"
+        )

@@ -10,12 +10,10 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
-
-from anyscore.masks.context import MaskContext, Places
+from anyscore.masks.context import MaskContext, PackedPositions
 from anyscore.masks.lowered import LoweredMask
 from anyscore.masks.objects import Mask
-from anyscore.masks.offsets import integers, known_values
+from anyscore.masks.offsets import check_integer_vector, check_offsets, concrete_values
 from anyscore.ops import Array
 
 _CUMULATIVE = "it is of cumulative lengths, [0, n₁, n₁ + n₂, …]."
@@ -60,7 +58,7 @@ class Sequences(Mask):
         counts = {}
         for name, x in vars(self).items():
             if x is not None:
-                _check(name, integers(x, name))
+                check_offsets(name, check_integer_vector(x, name), _CUMULATIVE)
                 counts[name] = len(x) if isinstance(x, list | tuple) else getattr(x, "shape", "?")
         counts = {name: n if isinstance(n, int) else n[0] for name, n in counts.items() if n != "?"}
         for name, n in counts.items():
@@ -74,7 +72,7 @@ class Sequences(Mask):
 
     def context(self, call: MaskContext) -> MaskContext:
         """Return the call with the places of its queries."""
-        if call.places is not None:
+        if call.packed is not None:
             raise ValueError("two masks are Sequences: intersect their offsets, or leave one out.")
         offsets = {"cu_seqlens_q": (self.cu_seqlens_q, call.queries, "queries")}
         offsets["cu_seqlens_k"] = self.cu_seqlens_k, call.keys, "keys"
@@ -83,7 +81,7 @@ class Sequences(Mask):
         found: dict[str, Array] = {}
         for name, (x, tokens, what) in offsets.items():
             array = call.integers(call.array(x, name))
-            values = known_values(call.xp, array)
+            values = concrete_values(call.xp, array)
             if values is not None and isinstance(tokens, int) and values[-1] != tokens:
                 hint = ""
                 if name == "cu_seqlens_k" and self.cu_seqlens_k is None:
@@ -94,29 +92,13 @@ class Sequences(Mask):
                 )
             found[name] = array
         keys = None if self.cu_seqlens_k is None else found["cu_seqlens_k"]
-        places = Places.of(call.xp, call.queries, found["cu_seqlens_q"], keys)
-        return replace(call, places=places)
+        packed = PackedPositions.of(call.xp, call.queries, found["cu_seqlens_q"], keys)
+        return replace(call, packed=packed)
 
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to the interval of the keys of each query's sequence.
 
         Raises TypeError, ValueError: offsets of another framework, or of other tokens.
         """
-        call = self.context(call) if call.places is None else call
-        return call.lowered(call.of_places("first_key"), call.of_places("last_key"))
-
-
-def _check(name: str, offsets: np.ndarray[Any, Any] | None) -> None:
-    """Raise ValueError: these are no cumulative lengths."""
-    if offsets is None:
-        return
-    if not offsets.size or offsets[0] != 0:
-        got = offsets[:1].tolist() or "no entry"
-        raise ValueError(f"{name} must begin with 0, got {got}: {_CUMULATIVE}")
-    falls = np.flatnonzero(offsets[1:] < offsets[:-1])
-    if falls.size:
-        i = int(falls[0])
-        raise ValueError(
-            f"{name} must never fall, but entry {i + 1} is {offsets[i + 1]} after {offsets[i]}: "
-            f"{_CUMULATIVE}"
-        )
+        call = self.context(call) if call.packed is None else call
+        return call.lowered(call.of_packed("first_key"), call.of_packed("last_key"))

@@ -13,11 +13,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
+from anyscore.masks.alignment import check_align, check_aligned
 from anyscore.ops import DTYPES, Array, Ops, accumulation, framework
-from anyscore.ops.checks import Sizes, broadcasts, check_places, find_framework, shown
-from anyscore.ops.pytrees import tell, tree
+from anyscore.ops.checks import Sizes, broadcasts, check_devices, find_framework, shown
+from anyscore.ops.pytrees import register_pytrees, tree
 
-FAR = 2**30
+MAX_POSITION = 2**30
 """The farthest position that queries may start at; distances then fit 32 bits."""
 
 
@@ -59,14 +60,13 @@ class Bias:
         tree(cls)
 
     def __post_init__(self) -> None:
-        tell()
-        if self.align not in (None, "start", "end"):
-            raise ValueError(f'align must be "start" or "end", got {shown(self.align)}.')
+        register_pytrees()
+        check_align(self.align)
         offset = self.offset
         if offset is not None and framework(offset) is None:
             if isinstance(offset, bool) or not isinstance(offset, int):
                 raise TypeError(f"offset must be an integer or a tensor (), got {shown(offset)}.")
-            if abs(offset) > FAR:
+            if abs(offset) > MAX_POSITION:
                 raise ValueError(f"offset must be within ± 2³⁰, got {shown(offset)}.")
 
     def tensors(self) -> dict[str, Array]:
@@ -78,7 +78,7 @@ class Bias:
         """Copy the bias with a function applied to each of its tensors."""
         return replace(self, **{name: function(x) for name, x in self.tensors().items()})  # type: ignore[type-var]
 
-    def of(self, xp: Ops, distances: Array, heads: int | None) -> Array:
+    def values_at(self, xp: Ops, distances: Array, heads: int | None) -> Array:
         """Return the bias (..., n) of distances (n,), integers: key minus query position.
 
         heads: how many query heads there are, None where there is no such axis.
@@ -88,18 +88,14 @@ class Bias:
     def lower(self, xp: Ops, query: Array, sizes: Sizes) -> Array:
         """Return the bias of diagonals, (..., 1, T_q + T_k − 1)."""
         queries, keys = sizes.queries, sizes.keys
-        if self.align is None and self.offset is None and queries != keys:
-            raise ValueError(
-                f"{type(self).__name__} needs to know where {queries} queries stand among {keys} "
-                'keys: give align="start", align="end" or offset=.'
-            )
+        check_aligned(self, queries, keys)
         shift = keys - queries if self.align == "end" else 0
         if self.offset is not None:
             shift = shift + (
                 self.offset if isinstance(self.offset, int) else xp.array(self.offset, query)
             )
         count = max(queries + keys - 1, 1)
-        found = self.of(
+        found = self.values_at(
             xp,
             xp.arange(count, query) - (queries - 1) - shift,
             sizes.lead[-1] if len(sizes.lead) > 1 else None,
@@ -145,7 +141,7 @@ class Relative(Bias):
                     "count one by one, of which there must be some."
                 )
 
-    def of(self, xp: Ops, distances: Array, heads: int | None) -> Array:
+    def values_at(self, xp: Ops, distances: Array, heads: int | None) -> Array:
         """Gather the entries of the table."""
         columns = xp.shape(self.table)[-1]
         if self.buckets == "clipped":
@@ -203,7 +199,7 @@ class ALiBi(Bias):
             got = shown(self.slopes)
             raise TypeError(f"slopes must be a tensor (heads,) or (), or None, got {got}.")
 
-    def of(self, xp: Ops, distances: Array, heads: int | None) -> Array:
+    def values_at(self, xp: Ops, distances: Array, heads: int | None) -> Array:
         """Multiply the distances by the slopes."""
         size = xp.where(distances > 0, distances, -distances)
         if self.slopes is None:
@@ -252,7 +248,7 @@ def _lower(xp: Ops, bias: Any, name: str, query: Array, sizes: Sizes, after: boo
     tensors = bias.tensors() if is_object else {"": bias}
     tensors = {f"{name}.{field}".rstrip("."): x for field, x in tensors.items()}
     find_framework(query=query, **tensors)
-    check_places(xp, query, **tensors)
+    check_devices(xp, query, **tensors)
     for field, x in tensors.items():
         if field.endswith(".offset"):
             if "int" not in xp.dtype(x) or xp.shape(x):

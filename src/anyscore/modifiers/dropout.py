@@ -34,7 +34,9 @@ def last_dropped(p: float) -> int:
     return min(math.ceil(p * 2.0**32), 2**32) - 1
 
 
-def keep(xp: Ops, seed: Array, p: float, lead: tuple[int, ...], queries: int, keys: int) -> Array:
+def dropout_mask(
+    xp: Ops, seed: Array, p: float, lead: tuple[int, ...], queries: int, keys: int
+) -> Array:
     """Boolean (*lead, queries, keys), True with probability 1 − p. seed: made by `xp.seed`."""
     quads = -(-keys // 4)
     sizes = math.prod(lead), queries, quads

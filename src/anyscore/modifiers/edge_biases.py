@@ -34,7 +34,7 @@ def biases_of_edges(
     given = {n: x if framework(x) is None else x[..., None, :] for n, x in given.items()}
     sizes = replace(sizes, queries=1, keys=edges.count)
     lowered = lower_biases(xp, given["bias"], given["bias_after"], query, sizes)
-    return tuple(one._replace(array=edges.ours(one.array)) for one in lowered)
+    return tuple(one._replace(array=edges.to_row_order(one.array)) for one in lowered)
 
 
 def biases_of_terms(

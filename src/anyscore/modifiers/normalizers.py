@@ -21,11 +21,12 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from numbers import Real
-from typing import Any, ClassVar, Protocol, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
+from anyscore.masks.lowered_edges import LoweredEdges
 from anyscore.ops import Array, Ops
 from anyscore.ops.checks import shown, suggest
-from anyscore.ops.pytrees import tell, tree
+from anyscore.ops.pytrees import register_pytrees, tree
 
 
 @tree
@@ -50,7 +51,7 @@ class Sigmoid:
     bias: float | None = None
 
     def __post_init__(self) -> None:
-        tell()
+        register_pytrees()
         if self.bias is None:
             return
         if isinstance(self.bias, bool) or not isinstance(self.bias, Real):
@@ -111,45 +112,37 @@ def is_shift_invariant(normalizer: Normalizer) -> bool:
     return not isinstance(normalizer, Sigmoid)
 
 
-class Rows(Protocol):
-    """The scores of each query among all scores, and what is made of them."""
-
-    def sum(self, x: Array) -> Array:
-        """Return the sums (..., T_q) of numbers x that lie as the scores."""
-
-    def max(self, x: Array) -> Array:
-        """Return the largest (..., T_q), −∞ of a query without scores."""
-
-    def spread(self, x: Array) -> Array:
-        """Return numbers (..., T_q) of queries as they meet the scores."""
-
-    def count_attended(self, s: Array, mask: Array | None) -> Array:
-        """Return how many scores of each query are attended (..., T_q), in the dtype of s."""
-
-
 class LastAxis:
-    """See `Rows`: scores (..., T_q, T_k)."""
+    """Scores (..., T_q, T_k), and what is made of those of each query."""
 
     def __init__(self, xp: Ops) -> None:
         self.xp = xp
 
     def sum(self, x: Array) -> Array:
+        """Return the sum (..., T_q) of numbers x that lie as the scores."""
         return self.xp.sum(x, axis=-1)
 
     def max(self, x: Array) -> Array:
+        """Return the largest (..., T_q), −∞ of a query without scores."""
         if not self.xp.shape(x)[-1]:
             return self.xp.sum(x, axis=-1) - math.inf
         return self.xp.max(x, axis=-1)
 
-    def spread(self, x: Array) -> Array:
+    def align_with_scores(self, x: Array) -> Array:
+        """Return numbers (..., T_q) of queries as they meet the scores."""
         return x[..., None]
 
     def count_attended(self, s: Array, mask: Array | None) -> Array:
+        """Return how many scores of each query are attended (..., T_q), in the dtype of s."""
         xp = self.xp
         attended = xp.where(s == s, 1.0, 1.0)
         if mask is not None:
             attended = xp.where(mask, attended, 0.0)
         return xp.astype(xp.sum(attended, axis=-1), xp.dtype(s))
+
+
+Rows: TypeAlias = LastAxis | LoweredEdges
+"""How the scores of each query lie among all scores."""
 
 
 def normalize(
@@ -183,13 +176,14 @@ def softmax(xp: Ops, s: Array, mask: Array | None, rows: Rows | None = None) -> 
     """
     rows = LastAxis(xp) if rows is None else rows
     top = _finite(xp, rows.max(s))
-    e = xp.exp(s - rows.spread(top))
+    e = xp.exp(s - rows.align_with_scores(top))
     if mask is not None:
         e = xp.where(mask, e, 0.0)
     total = rows.sum(e)
     empty = total == 0
     total = xp.where(empty, 1.0, total)
-    return e / rows.spread(total), stats_of(xp, xp.where(empty, -math.inf, top), xp.log(total))
+    stats = stats_of(xp, xp.where(empty, -math.inf, top), xp.log(total))
+    return e / rows.align_with_scores(total), stats
 
 
 def stats_of(xp: Ops, most: Array, log_sum: Array) -> Array:
@@ -207,7 +201,7 @@ def sigmoid(
     rows = LastAxis(xp) if rows is None else rows
     n = rows.count_attended(s, mask)
     shift = xp.log(xp.maximum(n, 1.0)) if bias is None else 0 * n - bias
-    weights = logistic(xp, s - rows.spread(shift))
+    weights = logistic(xp, s - rows.align_with_scores(shift))
     weights = weights if mask is None else xp.where(mask, weights, 0.0)
     return weights, stats_of(xp, shift, 0 * shift)
 
@@ -232,7 +226,7 @@ def sparse(xp: Ops, s: Array, power: int) -> Array:
     τ = m − 1 / k for power 1 and τ = m − √((1 − v) / k) for power 2.
     """
     rows = LastAxis(xp)
-    z = (s - rows.spread(_finite(xp, rows.max(s)))) / power
+    z = (s - rows.align_with_scores(_finite(xp, rows.max(s)))) / power
     fixed = xp.stop_gradient(z)
     tau = threshold(xp, fixed, power)
     has_weight = xp.logical_not(fixed <= tau)  # as NaN has, which so reaches all of its row

@@ -4,6 +4,7 @@
 
 With the log-sum-exp lse_i of the scores alone that is the softmax of the scores times
 e^lse_i / (e^lse_i + e^sink), for the output as for the weights: no kernel has to know of it.
+`apply_sink` multiplies by it.
 
 Source: Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks", section 3.3;
 learned for each head: OpenAI 2025, gpt-oss; fixed at 0: Miller 2023, "Attention is Off By One".
@@ -12,12 +13,13 @@ learned for each head: OpenAI 2025, gpt-oss; fixed at 0: Miller 2023, "Attention
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from numbers import Real
 from typing import Any
 
 from anyscore.modifiers.normalizers import stats_of
-from anyscore.ops import DTYPES, Array, Ops, accumulation, framework
-from anyscore.ops.checks import Sizes, broadcasts, check_places, find_framework, shown
+from anyscore.ops import DTYPES, Array, Ops, accumulated, accumulation, framework
+from anyscore.ops.checks import Sizes, broadcasts, check_devices, find_framework, shown
 
 
 def check_sink(xp: Ops, sink: Any, query: Array, sizes: Sizes) -> None:
@@ -34,7 +36,7 @@ def check_sink(xp: Ops, sink: Any, query: Array, sizes: Sizes) -> None:
         check_finite(sink, accumulation(xp.dtype(query)))
         return
     find_framework(query=query, sink=sink)
-    check_places(xp, query, sink=sink)
+    check_devices(xp, query, sink=sink)
     shape, dtype = xp.shape(sink), xp.dtype(sink)
     if dtype not in DTYPES:
         raise TypeError(f"sink is {dtype}, expected one of {', '.join(DTYPES)}.")
@@ -55,6 +57,28 @@ def check_finite(sink: Any, dtype: str = "float64") -> None:
     if not abs(sink) < (1e308 if dtype == "float64" else 1e38):
         where = "" if sink != sink or sink in (math.inf, -math.inf) else f" in {dtype}"
         raise ValueError(f"sink must be finite{where}, got {shown(sink)}: leave it out for none.")
+
+
+def apply_sink(
+    xp: Ops, sink: Any, stats: Array, align: Callable[[Array], Array],
+    output: Array | None = None, weights: Array | None = None, log_weights: Array | None = None,
+) -> tuple[Array, Array | None, Array | None, Array | None]:  # fmt: skip
+    """Give a sink its share of the weights: here, and only here, its gradient arises.
+
+    stats: of the scores alone, (..., 2, T_q) as of `normalizers.softmax`. align: numbers (..., T_q)
+    → the same so that they broadcast against scores. output (..., T_q, d_v), weights and their
+    logarithms: without the sink; None where they are not asked for.
+
+    Returns (stats, output, weights, log_weights), with the sink.
+    """
+    share, log_share, stats = with_sink(xp, sink, stats)
+    if output is not None:
+        output = xp.astype(accumulated(xp, output) * share[..., None], xp.dtype(output))
+    if weights is not None:
+        weights = weights * align(share)
+    if log_weights is not None:
+        log_weights = log_weights + align(log_share)
+    return stats, output, weights, log_weights
 
 
 def with_sink(xp: Ops, sink: Any, stats: Array) -> tuple[Array, Array, Array]:

@@ -23,11 +23,6 @@ from anyscore.mxnet.course import (
 from anyscore.mxnet.multihead import MultiHeadAttention, SelfAttention
 
 __all__ = [
-    "AdditiveAttention",
-    "Attention",
-    "DotProductAttention",
-    "MLPAttention",
-    "MultiHeadAttention",
-    "SelfAttention",
-    "masked_softmax",
-]
+    "AdditiveAttention", "Attention", "DotProductAttention", "MLPAttention", "MultiHeadAttention",
+    "SelfAttention", "masked_softmax",
+]  # fmt: skip

@@ -9,28 +9,28 @@ import mxnet as mx
 from mxnet import autograd
 
 from anyscore.backends.mxnet import as_np, known_shapes
-from anyscore.call.task import Call, Options, Task, lower_mask
+from anyscore.call.task import Call, Options, Task
 from anyscore.functional.attention import attend
-from anyscore.functional.cache.prepare import PreparedKeys, prepare_keys
-from anyscore.functional.scores import scores
-from anyscore.layers.chosen_weights import Chosen, chosen_weights
+from anyscore.functional.cache.prepare import PreparedKeys
+from anyscore.layers.attention import AttentionLayer, check_first_call
+from anyscore.layers.last_weights import Chosen, chosen_weights, snapshot
 from anyscore.layers.parameters import AnyScore, Parameter
-from anyscore.layers.score_spec import BoundScore, ScoreSpec, describe
-from anyscore.layers.snapshot import snapshot
+from anyscore.layers.score_spec import BoundScore
 from anyscore.layers.state_dicts import rename_legacy_keys
-from anyscore.modifiers.biases import lower_biases
-from anyscore.modifiers.normalizers import Normalizer, check_normalizer
+from anyscore.layers.texts import with_texts
+from anyscore.modifiers.normalizers import Normalizer
 from anyscore.mxnet.layer import Layer
 from anyscore.mxnet.symbolic import Mode
 from anyscore.mxnet.weight import Weight
 from anyscore.ops import Array, load
-from anyscore.ops.checks import check_options, check_tensors, find_framework
+from anyscore.ops.checks import check_tensors, find_framework
 from anyscore.score.base import Score
 
 _xp = load("mxnet")
 
 
-class Attention(Layer):
+@with_texts
+class Attention(AttentionLayer[Array], Layer):
     """Attention with any scoring function: output = softmax(score(queries, keys)) · values.
 
     Args:
@@ -38,25 +38,11 @@ class Attention(Layer):
             whose parameters the layer creates and initialises as the class says; or a score
             object, whose parameters it registers, and arrays as constants; or any callable
             (queries, keys) → (..., T_q, T_k).
-        hidden: width h of "additive", "concat" and "gatv2"; with `projected` that of the queries.
-        d_q, d_k: widths of queries and keys; inferred at the first call if left out.
-        dropout: rate on the weights, in training only.
-        bias: whether an additive or concat score has one.
-        heads, kv_heads: give each head (axis −3) its own parameters.
-        projected: queries and keys come projected: leave out W_q and W_k.
-        impl: as of `anyscore.attention`.
-        softcap: c > 0 caps the scores, s → c · tanh(s / c), after scale and biases and before the
-            softmax (Gemma Team 2024, Gemma 2, section 2); 0 does not.
-        sink: one more logit, which takes weight and gives no value, so that weights sum to less
-            than 1 (`anyscore.modifiers.sinks`). True: learned, one for each head if the layer has
-            `heads`, from 0 on, which is "softmax one" (Miller 2023); a number: fixed; None: none.
-        normalizer: as of `anyscore.attention`: "softmax", "sigmoid", "sparsemax", "entmax15".
+        {options}
         prefix, params: as of every block of Gluon.
-        scales: sigma=, tau=, scale= or negative_slope= of the score, numbers in place of a learned
-            or default one.
+        {scales}
 
-    Raises:
-        TypeError, ValueError: an unknown score or argument, or sizes that it lacks.
+    {errors}
 
     >>> layer = Attention("additive", hidden=8, d_q=20, d_k=2)
     >>> layer.initialize()
@@ -86,31 +72,17 @@ class Attention(Layer):
         **scales: float,
     ) -> None:
         super().__init__(prefix=prefix, params=params)
-        check_options(dropout, None, impl, softcap)
-        check_normalizer(normalizer, sink=sink)
-        self._spec = ScoreSpec(
-            score,
-            hidden=hidden,
-            d_q=d_q,
-            d_k=d_k,
-            bias=bias,
-            heads=heads,
-            kv_heads=kv_heads,
-            projected=projected,
-            sink=sink,
-            **scales,
-        )
-        self.dropout, self.impl, self.softcap = dropout, impl, softcap
-        self.normalizer = normalizer
+        sizes: dict[str, Any] = {"hidden": hidden, "d_q": d_q, "d_k": d_k, "bias": bias, **scales}
+        sizes |= {"heads": heads, "kv_heads": kv_heads, "projected": projected}
+        self._set_options(score, sizes, dropout, impl, softcap, sink, normalizer)
         self._last: tuple[Task, bool] | None = None
-        self._bound: BoundScore | None = None
         tensors = score.tensors() if isinstance(score, Score) else {}
         with self.name_scope():
             for name in self._spec.names:
                 setattr(self, name, Weight(name, tensors.get(name)))
         if isinstance(self._spec.sink, Parameter):  # which asks for no widths
             self.sink.bind(self._spec.sink.init)
-        if self._spec.sized:
+        if self._spec.widths_known:
             self._bind()
 
     def __call__(
@@ -138,104 +110,27 @@ class Attention(Layer):
         """
         return super().__call__(queries, keys, values, valid_lens, mask, bias, bias_after)
 
-    def scores(
-        self,
-        queries: Array,
-        keys: Array | PreparedKeys,
-        valid_lens: Any = None,
-        *,
-        mask: Any = None,
-        bias: Any = None,
-        bias_after: Any = None,
-    ) -> Array:
-        """Compute the matrix of scores (..., T_q, T_k) alone, with its gradients.
-
-        Arguments are those of a call, and the result is that of `anyscore.scores`.
-
-        Raises TypeError, ValueError: as `anyscore.scores`, or widths that are not the layer's.
-
-        >>> layer = Attention("gaussian", d_q=4, d_k=4)
-        >>> layer.initialize()
-        >>> layer.scores(mx.nd.ones((2, 3, 4)), mx.nd.ones((2, 5, 4)), [2, 5]).shape
-        (2, 3, 5)
-        """
-        with known_shapes():
-            self.bind(queries, keys, None, valid_lens, mask, bias, bias_after)
-        score = self._score(self.values(queries.ctx), len(queries.shape))
-        return scores(
-            queries,
-            keys,
-            score=score,
-            mask=mask,
-            valid_lens=valid_lens,
-            bias=bias,
-            bias_after=bias_after,
-            softcap=self.softcap,
-            impl=self.impl,
-        )
-
-    def prepare_keys(
-        self, keys: Array, valid_lens: Any = None, *, mask: Any = None
-    ) -> PreparedKeys:
-        """Prepare keys (..., T_k, d_k) for calls `layer(queries, prepared, …)`.
-
-        See `anyscore.prepare_keys`.
-
-        Raises ValueError: the layer has not met its widths.
-
-        >>> layer, keys = Attention("additive", hidden=8, d_q=20, d_k=2), mx.nd.ones((2, 10, 2))
-        >>> layer.initialize()
-        >>> prepared, queries = layer.prepare_keys(keys), mx.nd.ones((2, 1, 20))
-        >>> same = layer(queries, prepared) - layer(queries, keys)
-        >>> bool(same.abs().max().asscalar() < 1e-6)
-        True
-        """
-        if self._bound is None:
-            raise ValueError("give the layer d_q= and d_k=, or call it once, to prepare keys.")
-        score = self._score(self.values(keys.ctx), len(keys.shape))
-        return prepare_keys(keys, score, mask=mask, valid_lens=valid_lens)
-
-    @property
-    def attention_weights(self) -> Array | None:
-        """Weights (..., T_q, T_k) of the last call, before dropout; None if there was none.
-
-        Computed when asked, with the score's parameters of that call, and without a graph. Calls
-        inside a hybridized parent are not recorded. Queries, keys, masks and biases that reach the
-        score as they came are not copied: change them in place, and the weights are no longer those
-        of the call.
-        """
-        return self.last_weights()
-
-    def last_weights(
-        self, rows: Chosen = None, heads: Chosen = None, examples: Chosen = None
-    ) -> Array | None:
-        """Weights as `attention_weights`, of what is chosen alone; None for all.
-
-            last_weights(rows, heads, examples)
-                = attention_weights[..., heads, :, :][..., rows, :][examples]
-
-        Each is an integer, a slice or a sequence of integers. Memory is for the chosen rows × keys.
-
-        Raises TypeError, IndexError: no integers, or beyond those of the call.
-        """
+    def _weights_of_last(self, *chosen: Chosen) -> Array | None:
         if self._last is None:
             return None
         task, legacy = self._last
         with autograd.pause(), known_shapes():
-            attended = chosen_weights(task, rows, heads, examples)
+            attended = chosen_weights(task, *chosen)
         return attended.as_nd_ndarray() if legacy else attended
 
     def bind(self, *args: Any) -> None:
         """Give the parameters their shapes, at the first call."""
-        queries, keys, values, valid_lens, mask, *biases = args
+        queries, keys, values, *masking = args
         keys = keys.key if isinstance(keys, PreparedKeys) else keys
-        values = keys if values is None else values
+        self._meet(queries, keys, keys if values is None else values, *masking)
+
+    def _meet(self, queries: Array, keys: Array, values: Array, *masking: Any) -> None:
         find_framework(queries=queries, keys=keys, values=values)
         if self._bound is None:  # once nothing else is wrong with the call
-            sizes = check_tensors(_xp, queries, keys, values)
-            lower_mask(_xp, sizes, queries, mask, valid_lens)
-            bias, after = map(as_np, biases)
-            lower_biases(_xp, bias, after, as_np(queries), sizes)
+            q, k, v = map(as_np, (queries, keys, values))
+            valid_lens, mask, *biases = masking
+            with known_shapes():
+                check_first_call(_xp, q, k, v, valid_lens, mask, *map(as_np, biases))
             self._bind(queries.shape[-1], keys.shape[-1])
 
     def shape_of(self, *args: Any) -> tuple[int, ...]:
@@ -255,7 +150,7 @@ class Attention(Layer):
         queries, keys, values, valid_lens, mask, *biases = args
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         values = tensor if values is None else values
-        score, sink = self._score(weights, len(queries.shape)), self._spec.sink
+        score, sink = self._build(weights, len(queries.shape)), self._spec.sink
         if isinstance(sink, Parameter):
             sink = weights["sink.weight"]
             sink = sink if len(queries.shape) > 2 else _xp.reshape(sink, ())  # as scales
@@ -274,8 +169,7 @@ class Attention(Layer):
         return {**vars(self), "_last": None}
 
     def __repr__(self) -> str:
-        about = describe(self._spec, self.dropout, self.softcap, self.normalizer)
-        return f"{type(self).__name__}({about})"
+        return f"{type(self).__name__}({self._describe()})"
 
     def _rename_legacy_keys(self, arrays: dict[str, Any]) -> None:
         rename_legacy_keys(arrays, "", self._spec)
@@ -287,9 +181,12 @@ class Attention(Layer):
             self._children[parameter.name].bind(parameter.init)
         self._bound = bound
 
-    def _score(self, weights: Mapping[str, Array], rank: int) -> Any:
+    def _score(self, like: Array) -> Any:
+        return self._build(self.values(like.ctx), len(like.shape))
+
+    def _build(self, weights: Mapping[str, Array], rank: int) -> Any:
         """Build the score of these parameters, for queries of a rank."""
-        values = {name: weights[f"{name}.weight"] for name in self._spec.of_score}
+        values = {name: weights[f"{name}.weight"] for name in self._spec.score_parameters}
         bound = cast(BoundScore, self._bound)
         if rank == 2:  # no leading dimension that a scale of shape (1,) could meet
             scales = [p.name for p in bound.parameters if p.init.shape == ()]

@@ -6,7 +6,9 @@ from typing import Any
 
 from anyscore.backends.mxnet import as_np, known_shapes, wrap
 from anyscore.backends.reference.definition import masked_softmax as _masked_softmax
-from anyscore.call.task import combine
+from anyscore.call.lowering import combine
+from anyscore.layers import course
+from anyscore.layers.texts import with_texts
 from anyscore.mxnet.attention import Attention
 from anyscore.ops import Array, load
 from anyscore.ops.checks import find_framework
@@ -14,13 +16,10 @@ from anyscore.ops.checks import find_framework
 _xp = load("mxnet")
 
 
+@with_texts
 def masked_softmax(X: Array, valid_lens: Any = None, *, mask: Any = None) -> Array:
-    """Take the softmax over the last axis of X (..., queries, keys), of the attended keys alone.
-
-    X: floating point. valid_lens: (batch,) or (batch, queries), see `anyscore.Lengths`. mask: see
-    `anyscore.masks`. Returns weights of the shape and dtype of X; 0 in a row that attends nothing.
-
-    Raises TypeError, ValueError: X is no such array, or the mask does not fit it.
+    """
+    {masked_softmax}
 
     >>> import mxnet as mx
     >>> masked_softmax(mx.nd.zeros((1, 2, 4)), [[1, 4]]).asnumpy()
@@ -33,42 +32,10 @@ def masked_softmax(X: Array, valid_lens: Any = None, *, mask: Any = None) -> Arr
         return wrap(_masked_softmax(_xp, as_np(X), combine(mask, valid_lens)), X)
 
 
-class DotProductAttention(Attention):
-    """Scaled dot-product attention, as *Dive into Deep Learning* calls it.
-
-    options: as of `Attention`.
-    """
-
-    def __init__(self, dropout: float = 0.0, **options: Any) -> None:
-        super().__init__("scaled_dot", dropout=dropout, **options)
+class DotProductAttention(course.DotProductAttention, Attention): ...
 
 
-class AdditiveAttention(Attention):
-    """Additive attention, as *Dive into Deep Learning* calls it.
-
-    num_hiddens: width of the hidden layer. query_size, key_size: widths of queries and keys,
-    inferred at the first call if left out. dropout, bias, options: as of `Attention`.
-    """
-
-    def __init__(
-        self,
-        num_hiddens: int,
-        dropout: float = 0.0,
-        *,
-        query_size: int | None = None,
-        key_size: int | None = None,
-        bias: bool = False,
-        **options: Any,
-    ) -> None:
-        sizes: dict[str, Any] = {"hidden": num_hiddens, "d_q": query_size, "d_k": key_size}
-        super().__init__("additive", dropout=dropout, bias=bias, **sizes, **options)
+class AdditiveAttention(course.AdditiveAttention, Attention): ...
 
 
-class MLPAttention(AdditiveAttention):
-    """Additive attention under its earlier name, by its formula: vᵀ tanh(W_k k + W_q q).
-
-    units: width of the hidden layer. dropout, options: as of `AdditiveAttention`.
-    """
-
-    def __init__(self, units: int, dropout: float = 0.0, **options: Any) -> None:
-        super().__init__(units, dropout, **options)
+class MLPAttention(course.MLPAttention, AdditiveAttention): ...

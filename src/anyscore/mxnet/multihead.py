@@ -8,18 +8,20 @@ from typing import Any
 
 from anyscore.backends.mxnet import as_np
 from anyscore.functional.cache.prepare import PreparedKeys
-from anyscore.layers.chosen_weights import Chosen
 from anyscore.layers.heads import (
     HeadSizes,
     QKVSizes,
+    complete,
     initializers,
     inner_sizes,
     linear,
     mask_inputs,
     split,
 )
+from anyscore.layers.last_weights import LastWeights
 from anyscore.layers.parameters import AnyScore
 from anyscore.layers.state_dicts import rename_legacy_heads
+from anyscore.layers.texts import with_texts
 from anyscore.mxnet.attention import Attention
 from anyscore.mxnet.layer import Layer
 from anyscore.mxnet.symbolic import Mode
@@ -30,7 +32,7 @@ from anyscore.ops.checks import check_tensors, find_framework
 _xp = load("mxnet")
 
 
-class _Projecting(Layer):
+class _Projecting(LastWeights[Array], Layer):
     """A layer with linear layers around an attention layer."""
 
     def __init__(
@@ -54,17 +56,6 @@ class _Projecting(Layer):
             layer, _, kind = name.partition(".")
             self._children[layer].bind(init, kind)
 
-    @property
-    def attention_weights(self) -> Array | None:
-        """Weights (batch, heads, T_q, T_k), or without heads, as of `Attention`."""
-        return self.attention.attention_weights
-
-    def last_weights(
-        self, rows: Chosen = None, heads: Chosen = None, examples: Chosen = None
-    ) -> Array | None:
-        """Weights of chosen queries, heads and examples alone, as of `Attention`."""
-        return self.attention.last_weights(rows, heads, examples)
-
     def _rename_legacy_keys(self, arrays: dict[str, Any]) -> None:
         rename_legacy_heads(arrays, "", self._sizes.linears, self.attention._spec)
 
@@ -84,20 +75,15 @@ class _Projecting(Layer):
         return self._sizes.attend(_xp, partial(linear, _xp, weights), attention, *inputs)
 
 
+@with_texts
 class SelfAttention(_Projecting):
     """Attention of a sequence to itself, by one fused projection to queries, keys and values.
 
     Args:
-        embedding_size: width d of the input.
-        d_k, d_v: widths of queries and keys, and of values (d if left out). Without a bias the
-            projection has d · (2 · d_k + d_v) parameters.
-        score, dropout, options: as of `Attention`; the score meets projected queries and keys.
-        bias: whether the projections have one.
-        project_output: add a linear layer from d_v to d.
+        {self_attention}
         prefix, params: as of every block of Gluon.
 
-    Raises:
-        TypeError, ValueError: an unknown score or argument, or sizes that it lacks.
+    {errors}
     """
 
     def __init__(
@@ -150,22 +136,15 @@ class SelfAttention(_Projecting):
         return self._attend(weights, mode, others, as_np(x))
 
 
+@with_texts
 class MultiHeadAttention(_Projecting):
     """Attention in several heads, of a sequence to itself or to another, with any score.
 
     Args:
-        embedding_size: width d of the output; each head has d / n_heads.
-        n_heads: query heads; kv_heads: key and value heads, fewer if they divide n_heads.
-        score, dropout, options: as of `Attention`; each head has parameters of its own for the
-            score, which meets projected queries and keys.
-        d_q, d_k, d_v: widths of queries, keys and values, d if left out.
-        bias, project_output: without both, and with kv_heads = n_heads, the projections have
-            d · (d_q + d_k + d_v) parameters.
+        {multi_head}
         prefix, params: as of every block of Gluon.
 
-    Raises:
-        TypeError, ValueError: an unknown score or argument, or sizes that it lacks or that do not
-            divide.
+    {multi_head_errors}
     """
 
     _sizes: HeadSizes
@@ -214,8 +193,6 @@ class MultiHeadAttention(_Projecting):
         Raises:
             TypeError, ValueError: as `anyscore.attention`; prepared keys without values.
         """
-        if values is None and isinstance(keys, PreparedKeys):
-            raise ValueError("prepared keys are projected already: pass values beside them.")
         return super().__call__(queries, keys, values, valid_lens, mask, bias, bias_after)
 
     def prepare_keys(
@@ -228,13 +205,13 @@ class MultiHeadAttention(_Projecting):
 
     def bind(self, *args: Any) -> None:
         """Check that queries, keys and values are arrays of one framework."""
-        queries, keys, values = self._three(*args[:3])
+        queries, keys, values = complete(*args[:3])
         keys = keys.key if isinstance(keys, PreparedKeys) else keys
         find_framework(queries=queries, keys=keys, values=values)
 
     def shape_of(self, *args: Any) -> tuple[int, ...]:
         """Find the shape of the output; NumPy arrays stand for all."""
-        queries, keys, values = self._three(*args[:3])
+        queries, keys, values = complete(*args[:3])
         q, k, v, _ = mask_inputs(_xp, self._sizes.n_heads, queries, keys, values, None, None, ())
         sizes = check_tensors(_xp, q, k, v)
         return (*sizes.lead, sizes.queries, self._sizes.output_width)
@@ -244,14 +221,9 @@ class MultiHeadAttention(_Projecting):
 
         Raises TypeError, ValueError: as `anyscore.attention`.
         """
-        queries, keys, values = map(as_np, self._three(*args[:3]))
+        queries, keys, values = map(as_np, complete(*args[:3]))
         valid_lens, mask, *biases = args[3:]
         queries, keys, values, mask = mask_inputs(
             _xp, self._sizes.n_heads, queries, keys, values, valid_lens, mask, weights.values()
         )
         return self._attend(weights, mode, (None, mask, *biases), queries, keys, values)
-
-    @staticmethod
-    def _three(queries: Any, keys: Any, values: Any) -> tuple[Any, Any, Any]:
-        keys = queries if keys is None else keys
-        return queries, keys, keys if values is None else values

@@ -44,7 +44,7 @@ class Ops(Protocol):
     def device(self, x: Array) -> Any:
         """Return the device of x, as the framework names it; None where x fits any device."""
 
-    def place(self, x: Array) -> Any:
+    def placement(self, x: Array) -> Any:
         """Return what `device` and `layout_problem` depend on beside the type of x, hashable."""
 
     def layout_problem(self, x: Array) -> str | None:
@@ -182,7 +182,7 @@ class Ops(Protocol):
         −∞ where none has; without derivatives.
         """
 
-    def lasting(self) -> AbstractContextManager[Any]:
+    def outside_inference(self) -> AbstractContextManager[Any]:
         """Let what is made within be kept for later calls, which may record gradients."""
 
     def stop_gradient(self, x: Array) -> Array:
@@ -216,6 +216,12 @@ PLAIN = bool, int, float, list, tuple
 def accumulation(dtype: str) -> str:
     """The dtype that sums over this one are taken in: float64 stays, all else is float32."""
     return dtype if dtype == "float64" else "float32"
+
+
+def acc_dtype(xp: Ops, *xs: Array | None) -> str:
+    """Return the dtype that sums over these arrays are taken in, None left out."""
+    wide = "float64" in [xp.dtype(x) for x in xs if x is not None]
+    return "float64" if wide else "float32"
 
 
 def accumulated(xp: Ops, x: Array) -> Array:

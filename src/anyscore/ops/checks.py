@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
@@ -27,7 +28,7 @@ class Sizes:
     groups: int
 
     @property
-    def all(self) -> tuple[int, ...]:
+    def scores_shape(self) -> tuple[int, ...]:
         """All sizes of the scores: (*lead, T_q, T_k)."""
         return *self.lead, self.queries, self.keys
 
@@ -86,7 +87,32 @@ def check_integers(least: int, /, **integers: Any) -> None:
             raise ValueError(f"{name} must be ≥ {least}, got {n}.")
 
 
-def check_places(xp: Ops, query: Array, /, **tensors: Array) -> None:
+def check_numbers(least: float = -math.inf, most: float = math.inf, /, **numbers: Any) -> None:
+    """Check that options are finite numbers, from the least to the most.
+
+    Raises TypeError, ValueError: they are not.
+    """
+    wanted = "a finite number" if most == math.inf else f"a number in [{least:g}, {most:g}]"
+    if least > -math.inf and most == math.inf:
+        wanted += f" ≥ {least:g}"
+    for name, x in numbers.items():
+        if isinstance(x, bool) or not isinstance(x, Real):
+            raise TypeError(f"{name} must be {wanted}, got {shown(x)}.")
+        if not (math.isfinite(x) and least <= float(x) <= most):
+            raise ValueError(f"{name} must be {wanted}, got {shown(x)}.")
+
+
+def check_switches(**switches: Any) -> None:
+    """Check that options are True or False.
+
+    Raises TypeError: they are not.
+    """
+    for name, x in switches.items():
+        if not isinstance(x, bool):
+            raise TypeError(f"{name} must be True or False, got {shown(x)}.")
+
+
+def check_devices(xp: Ops, query: Array, /, **tensors: Array) -> None:
     """Check that tensors are plain dense arrays, on the device of the query.
 
     Raises TypeError, ValueError: they are not.
@@ -108,7 +134,7 @@ def check_tensors(xp: Ops, query: Array, key: Array, value: Array) -> Sizes:
     Raises TypeError, ValueError: dtypes or shapes that do not fit.
     """
     tensors = {"query": query, "key": key, "value": value}
-    check_places(xp, query, **tensors)
+    check_devices(xp, query, **tensors)
     dtypes = {name: xp.dtype(x) for name, x in tensors.items()}
     for name, dtype in dtypes.items():
         if dtype not in DTYPES:

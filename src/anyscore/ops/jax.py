@@ -45,7 +45,7 @@ sum = jnp.sum
 max = jnp.max
 any = jnp.any
 stop_gradient = jax.lax.stop_gradient
-lasting = nullcontext
+outside_inference = nullcontext
 
 
 def abs(x: Array) -> Array:
@@ -91,7 +91,7 @@ def device(x: Array) -> str | None:
     return ", ".join(sorted(map(str, x.devices())))
 
 
-def place(x: Array) -> Any:
+def placement(x: Array) -> Any:
     return device(x), layout_problem(x)
 
 

@@ -26,11 +26,11 @@ from anyscore.ops.numpy import (  # noqa: F401 (of Ops)
     cumsum,
     index_dtype,
     is_tracing,
-    lasting,
     logical_and,
     maximum,
     minimum,
     multiply_words,
+    outside_inference,
     stack,
 )
 from anyscore.ops.words import add_word, words  # noqa: F401 (of Ops)
@@ -88,7 +88,7 @@ def device(x: Array) -> str | None:
     return "cpu" if kind.startswith("cpu") else str(x.ctx)  # one memory, by whatever name
 
 
-def place(x: Array) -> Any:
+def placement(x: Array) -> Any:
     return device(x), layout_problem(x)
 
 

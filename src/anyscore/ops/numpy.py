@@ -34,7 +34,7 @@ broadcast_to = np.broadcast_to
 reshape = np.reshape
 stack = np.stack
 concat = np.concatenate
-lasting = nullcontext
+outside_inference = nullcontext
 
 
 def is_tracing() -> bool:
@@ -77,7 +77,7 @@ def device(x: Array) -> Any:
     return None
 
 
-def place(x: Array) -> Any:
+def placement(x: Array) -> Any:
     return None
 
 

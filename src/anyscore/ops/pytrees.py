@@ -46,7 +46,7 @@ def named_tuple(cls: T) -> T:
     return cls
 
 
-def tell() -> None:
+def register_pytrees() -> None:
     """Register the classes with the frameworks that have been imported, where they are not."""
     for name, waiting in _unregistered.items():
         if waiting and sys.modules.get(name) is not None:
@@ -79,7 +79,7 @@ def _is_child(cls: Any, name: str, value: Any, numbers: bool) -> bool:
         return name not in cls.static
     if name in shapes:  # a number there may also stand for a child
         scale = isinstance(value, Real) and shapes[name] == ()
-        return not scale or (numbers and name not in cls.fixed)
+        return not scale or (numbers and name not in cls.number_fields)
     return framework(value) is not None
 
 

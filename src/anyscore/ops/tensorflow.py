@@ -44,7 +44,7 @@ maximum = tf.maximum
 stack = tf.stack
 concat = tf.concat
 stop_gradient = tf.stop_gradient
-lasting = nullcontext
+outside_inference = nullcontext
 
 
 def where(condition: Array, x: Any, y: Any) -> Array:
@@ -101,7 +101,7 @@ def device(x: Array) -> str | None:
     return None  # TensorFlow moves tensors to where an operation runs
 
 
-def place(x: Array) -> Any:
+def placement(x: Array) -> Any:
     return device(x), layout_problem(x)
 
 

@@ -69,7 +69,7 @@ def device(x: Tensor) -> Any:
     return x.device
 
 
-def place(x: Tensor) -> Any:
+def placement(x: Tensor) -> Any:
     return x.device, x.layout, x.is_nested
 
 
@@ -182,7 +182,7 @@ def segment_max(x: Tensor, index: Tensor, n: int) -> Tensor:
     return most.scatter_reduce(-1, index.expand(x.shape), x.detach(), "amax")
 
 
-def lasting() -> AbstractContextManager[Any]:
+def outside_inference() -> AbstractContextManager[Any]:
     # What inference mode makes may not be saved for a backward, not even integers.
     leaves = not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
     return torch.inference_mode(False) if leaves else nullcontext()

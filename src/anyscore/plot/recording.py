@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from numbers import Integral
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from anyscore.layers.chosen import listed
+from anyscore.layers.last_weights import as_index
+from anyscore.layers.select import choose_layers
 from anyscore.ops.checks import shown
 
 Weights = NDArray[np.float32]
@@ -78,7 +78,8 @@ def record(
 
     Args:
         model: of PyTorch, Keras or Gluon: a layer, or what contains some.
-        layers: their names, or numbers in the order of the model; by default all.
+        layers: their names, the beginning of names up to a dot, or numbers in the order of the
+            model; by default all.
         heads, examples: which heads, and which examples of a batch, to keep: an integer, a slice
             or a sequence of integers each; by default all. The weights of others are not computed.
 
@@ -87,10 +88,11 @@ def record(
 
     Raises:
         TypeError: the model is of none of these, or a choice of another type.
-        ValueError: the model has no layer that can be recorded, or none of that name or number; a
-            choice is empty.
-        IndexError: in the model's call, if there is no such head or example. There ValueError, if
-            slices choose none, or over the edges of a graph, whose weights are not (T_q, T_k).
+        ValueError: the model has no layer that can be recorded, or none of that name; a choice is
+            empty.
+        IndexError: the model has no layer of that number; in its call, no such head or example.
+            There ValueError, if slices choose none, or over the edges of a graph, whose weights are
+            not (T_q, T_k).
 
     >>> import torch
     >>> from anyscore import record
@@ -101,7 +103,8 @@ def record(
     >>> [(name, weights.shape) for name, weights in recording.calls]
     [('1', (2, 1, 5, 5))]
     """
-    found = _choose(_recordable(model), layers)
+    found = _recordable(model)
+    found = {name: found[name] for name in choose_layers(found, layers)}
     both = {"heads": heads, "examples": examples}
     choice = {name: _some(name, x) for name, x in both.items() if x is not None}
     recording = Recording(list(found), [], choice)
@@ -189,34 +192,6 @@ def _children_of(model: Any) -> Callable[[Any], list[tuple[str, Any]]]:
     )
 
 
-def _choose(found: dict[str, Any], layers: Any) -> dict[str, Any]:
-    """Keep the layers of these names and numbers.
-
-    Raises TypeError, ValueError: see `record`.
-    """
-    if layers is None:
-        return found
-    wanted = [layers] if isinstance(layers, str | Integral) else layers
-    if not isinstance(wanted, Sequence) or not all(
-        isinstance(x, str | Integral) and not isinstance(x, bool) for x in wanted
-    ):
-        raise TypeError(f"layers must be names or integers, got {shown(layers)}.")
-    names, chosen = list(found), set()
-    for x in wanted:
-        if isinstance(x, str) and x in names:
-            chosen.add(x)
-        elif isinstance(x, Integral) and -len(names) <= int(x) < len(names):
-            chosen.add(names[int(x)])
-        else:
-            raise ValueError(
-                f"layers has {x!r}, expected of {', '.join(map(repr, names))}, or integers from "
-                f"{-len(names)} to {len(names) - 1}."
-            )
-    if not chosen:
-        raise ValueError("layers is empty: leave it out for all layers.")
-    return {name: found[name] for name in names if name in chosen}
-
-
 def _after_calls(layer: Any, noted: Callable[[], None]) -> Callable[[], None]:
     """Call `noted` after each call of a layer, until what is returned is called."""
     if not hasattr(layer, "_flatten_layers"):
@@ -251,11 +226,11 @@ def _after(layer: Any, method: str, noted: Callable[..., None]) -> Callable[[], 
 
 
 def _some(name: str, chosen: Any) -> Any:
-    """Return what is chosen as `listed` does.
+    """Return what is chosen as `as_index` does.
 
     Raises TypeError, ValueError: it is nothing that can be chosen, or nothing.
     """
-    found = listed(name, chosen)
+    found = as_index(name, chosen)
     if found == []:
         raise ValueError(f"{name} is empty: leave it out for all {name}.")
     return found

@@ -2,7 +2,8 @@
 
     base        `Score`: what a score is
     products, distances, hidden    the thirteen scores
-    factors     the one form that every score takes, and the registry of its pairs
+    factors     the one form that every score takes
+    pairs       the elementwise functions of that form, and their registry
     outer       functions of the whole sum: a cap, a root, a logarithm
     formula/    a pair of a formula: read, differentiated, computed in any framework
     scales      parameters that are numbers or tensors
@@ -20,17 +21,10 @@ Imports `ops` alone. Start with `factors`, then `distances`.
 
 from anyscore.score.base import Init, Projection, Score
 from anyscore.score.distances import Euclidean, Gaussian, Laplace, Lorentz, StudentT
-from anyscore.score.factors import (
-    ABSOLUTE,
-    LEAKY_RELU,
-    PRODUCT,
-    SQUARED,
-    TANH,
-    Factors,
-    Pair,
-)
+from anyscore.score.factors import Factors
 from anyscore.score.hidden import Additive, Concat, GATv2
 from anyscore.score.outer import Outer
+from anyscore.score.pairs import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, TANH, Pair
 from anyscore.score.products import Bilinear, Cosine, Dot, ScaledDot, Trilinear
 
 __all__ = [

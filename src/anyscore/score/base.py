@@ -15,7 +15,7 @@ from numbers import Real
 from typing import ClassVar, TypeAlias, TypeVar
 
 from anyscore.ops import Array, Ops, framework
-from anyscore.ops.pytrees import tell, tree
+from anyscore.ops.pytrees import register_pytrees, tree
 from anyscore.score.factors import Factors
 
 S = TypeVar("S", bound="Score")
@@ -58,8 +58,8 @@ class Score:
 
     formula: as it is displayed. shapes: the trailing dimensions of each field that is a tensor, in
     d_q, d_k and a width h of the score's own. linears: the fields that may be a `Projection`.
-    equal_widths: whether d_q = d_k is required. fixed: the fields that must be numbers > 0.
-    of_both: those that meet keys as well as queries, so that their heads are the heads of both.
+    equal_widths: whether d_q = d_k is required. number_fields: the fields that must be numbers > 0.
+    uses_key_heads: the fields that meet keys as well as queries, and so have the heads of both.
 
     Scores are trees, in PyTorch and JAX, of their tensors.
     """
@@ -68,14 +68,14 @@ class Score:
     shapes: ClassVar[Shapes] = {}
     linears: ClassVar[tuple[str, ...]] = ()
     equal_widths: ClassVar[bool] = False
-    fixed: ClassVar[tuple[str, ...]] = ()
-    of_both: ClassVar[tuple[str, ...]] = ()
+    number_fields: ClassVar[tuple[str, ...]] = ()
+    uses_key_heads: ClassVar[tuple[str, ...]] = ()
 
     def __init_subclass__(cls) -> None:
         tree(cls)
 
     def __post_init__(self) -> None:
-        tell()
+        register_pytrees()
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
         """Lower the score of all queries (..., T_q, d_q) and keys (..., T_k, d_k) to factors.

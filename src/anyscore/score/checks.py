@@ -9,7 +9,7 @@ from anyscore.ops import DTYPES, Array, Ops, framework
 from anyscore.ops.checks import (
     Sizes,
     broadcasts,
-    check_places,
+    check_devices,
     check_tensors,
     find_framework,
     shown,
@@ -58,7 +58,7 @@ def _signature(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> A
         elif isinstance(x, Projection):
             signature.append((Projection, shape, x.dtype))
         else:
-            signature.append((type(x), shape, x.dtype, xp.place(x)))
+            signature.append((type(x), shape, x.dtype, xp.placement(x)))
     return tuple(signature)
 
 
@@ -80,7 +80,7 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> 
     tensors = score.tensors()
     for field in score.shapes:
         x = getattr(score, field)
-        fixed = field in score.fixed
+        fixed = field in score.number_fields
         if fixed and not isinstance(x, Real):
             raise TypeError(f"{name}.{field} must be a number, got {shown(x)}.")
         if field in tensors:
@@ -92,7 +92,7 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> 
     ours = framework(query)
     if any(framework(x) != ours for x in tensors.values()):
         find_framework(query=query, **{f"{name}.{field}": x for field, x in tensors.items()})
-    check_places(xp, query, **{f"{name}.{field}": x for field, x in tensors.items()})
+    check_devices(xp, query, **{f"{name}.{field}": x for field, x in tensors.items()})
     parameters = parameters_of(xp, score)
     widths = {"d_q": d_q, "d_k": d_k, "d_q + d_k": d_q + d_k}
     projected = [field for field in ("W_q", "W_k") if field in set(score.shapes) - set(parameters)]
@@ -124,9 +124,9 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> 
                 f"{' with ' + known if known else ''}."
             )
         lead = shape[: len(shape) - len(expected)]
-        of_both = field in score.of_both
+        uses_key_heads = field in score.uses_key_heads
         for who, meets in (("keys", sizes.kv_lead), ("queries", sizes.lead)):
-            if (of_both or (field in KEY_PARAMETERS) == (who == "keys")) and not broadcasts(
+            if (uses_key_heads or (field in KEY_PARAMETERS) == (who == "keys")) and not broadcasts(
                 lead, meets
             ):
                 raise ValueError(

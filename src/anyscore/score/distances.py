@@ -8,10 +8,10 @@ from numbers import Real
 from typing import Any, ClassVar
 
 from anyscore.ops import Array, Ops, accumulation
-from anyscore.score import factors
 from anyscore.score.base import Init, Score, Shapes
 from anyscore.score.factors import Factors
 from anyscore.score.outer import Outer
+from anyscore.score.pairs import ABSOLUTE, SQUARED
 from anyscore.score.scales import number, scaled
 
 
@@ -37,7 +37,7 @@ class Gaussian(Score):
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
         """Lower to squared differences: a = q, b = k, and the scale −1/(2σ²)."""
         sigma = number(xp, self.sigma, query)
-        return scaled(xp, Factors(query, key, factors.SQUARED), -0.5 / (sigma * sigma))
+        return scaled(xp, Factors(query, key, SQUARED), -0.5 / (sigma * sigma))
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +62,7 @@ class Laplace(Score):
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
         """Lower to absolute differences: a = q, b = k, and the scale −1/σ."""
         sigma = number(xp, self.sigma, query)
-        return scaled(xp, Factors(query, key, factors.ABSOLUTE), -1 / sigma)
+        return scaled(xp, Factors(query, key, ABSOLUTE), -1 / sigma)
 
 
 @dataclass(frozen=True, eq=False)
@@ -91,7 +91,7 @@ class Euclidean(Score):
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
         """Lower to squared differences, the scale 1/σ², and −√ of the sum."""
         sigma = number(xp, self.sigma, query)
-        f = Factors(query, key, factors.SQUARED, outer=Outer("sqrt"))
+        f = Factors(query, key, SQUARED, outer=Outer("sqrt"))
         return scaled(xp, f, 1 / (sigma * sigma))
 
 
@@ -114,7 +114,7 @@ class StudentT(Score):
     formula: ClassVar[str] = "−(ν + 1)/2 · log(1 + ‖q − k‖² / νσ²)"
     shapes: ClassVar[Shapes] = {"nu": (), "sigma": ()}
     equal_widths: ClassVar[bool] = True
-    fixed: ClassVar[tuple[str, ...]] = ("nu",)
+    number_fields: ClassVar[tuple[str, ...]] = ("nu",)
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
@@ -124,7 +124,7 @@ class StudentT(Score):
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
         """Lower to squared differences, the scale 1/(νσ²), and −(ν + 1)/2 · log1p of the sum."""
         sigma, nu = number(xp, self.sigma, query), float(self.nu)
-        f = Factors(query, key, factors.SQUARED, outer=Outer("log1p", (nu + 1) / 2))
+        f = Factors(query, key, SQUARED, outer=Outer("log1p", (nu + 1) / 2))
         return scaled(xp, f, 1 / (nu * sigma * sigma))
 
 
@@ -147,8 +147,8 @@ class Lorentz(Score):
     formula: ClassVar[str] = "−β · arcosh(−⟨q̂, k̂⟩)"
     shapes: ClassVar[Shapes] = {"sigma": (), "scale": ()}
     equal_widths: ClassVar[bool] = True
-    fixed: ClassVar[tuple[str, ...]] = ("scale",)
-    of_both: ClassVar[tuple[str, ...]] = ("sigma",)
+    number_fields: ClassVar[tuple[str, ...]] = ("scale",)
+    uses_key_heads: ClassVar[tuple[str, ...]] = ("sigma",)
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
@@ -167,7 +167,7 @@ class Lorentz(Score):
         signs = xp.where(xp.arange(width + 1, a) < width, 1.0, -1.0)
         signs = xp.tensor(xp.astype(signs, xp.dtype(a)), a)
         outer = Outer("arcosh", float(self.scale))
-        return Factors(a, b, factors.SQUARED, signs, 0.5, outer=outer)
+        return Factors(a, b, SQUARED, signs, 0.5, outer=outer)
 
 
 def _lifted(xp: Ops, x: Array, sigma: Any) -> Array:

@@ -7,9 +7,9 @@ from numbers import Real
 from typing import Any, ClassVar
 
 from anyscore.ops import Array, Ops
-from anyscore.score import factors
 from anyscore.score.base import Init, Projection, Score, Shapes, uniform
-from anyscore.score.factors import LEAKY_SLOPE, Factors
+from anyscore.score.factors import Factors
+from anyscore.score.pairs import LEAKY_RELU, LEAKY_SLOPE, TANH
 from anyscore.score.scales import number, scaled
 
 _TANH, _LEAKY_RELU = 0.394, 0.52  # mean squares, of a standard normal variable
@@ -49,7 +49,7 @@ class Additive(Score):
         """Lower to tanh: a = W_q q + bias, b = W_k k, weight w_v, and the scale."""
         a = _project(xp, query, self.W_q)
         a = a if self.bias is None else a + self.bias[..., None, :]
-        f = Factors(a, _project(xp, key, self.W_k), factors.TANH, weight=self.w_v)
+        f = Factors(a, _project(xp, key, self.W_k), TANH, weight=self.w_v)
         return f if self.scale is None else scaled(xp, f, number(xp, self.scale, query))
 
 
@@ -74,7 +74,7 @@ class Concat(Score):
         "bias": ("h",),
         "scale": (),
     }
-    of_both: ClassVar[tuple[str, ...]] = ("W",)
+    uses_key_heads: ClassVar[tuple[str, ...]] = ("W",)
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
@@ -123,7 +123,7 @@ class GATv2(Score):
         Raises ValueError: weights or slopes of more heads than the keys have.
         """
         a, b = _project(xp, query, self.W_q), _project(xp, key, self.W_k)
-        f = Factors(a, b, factors.LEAKY_RELU, weight=self.w_v)
+        f = Factors(a, b, LEAKY_RELU, weight=self.w_v)
         slope = self.negative_slope
         if isinstance(slope, Real) and slope == LEAKY_SLOPE:
             return f

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from anyscore.ops import Array, Ops, accumulation
-from anyscore.score import factors
 from anyscore.score.base import Init, Projection, Score, Shapes, uniform
 from anyscore.score.factors import Factors
+from anyscore.score.pairs import PRODUCT
 from anyscore.score.scales import number, scaled
 
 
@@ -25,7 +25,7 @@ class Dot(Score):
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
         """Lower to products: a = q, b = k."""
-        return Factors(query, key, factors.PRODUCT)
+        return Factors(query, key, PRODUCT)
 
 
 @dataclass(frozen=True, eq=False)
@@ -44,7 +44,7 @@ class ScaledDot(Score):
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
         """Lower to products: a = q, b = k, and the scale."""
         scale = 1 / math.sqrt(max(xp.shape(query)[-1], 1)) if self.scale is None else self.scale
-        return scaled(xp, Factors(query, key, factors.PRODUCT), number(xp, scale, query))
+        return scaled(xp, Factors(query, key, PRODUCT), number(xp, scale, query))
 
 
 @dataclass(frozen=True, eq=False)
@@ -72,9 +72,9 @@ class Bilinear(Score):
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
         """Lower to products: a = Wᵀq, b = k, and the scale; a called W projects the keys."""
         if isinstance(self.W, Projection):
-            product = Factors(query, self.W.call(key), factors.PRODUCT)
+            product = Factors(query, self.W.call(key), PRODUCT)
         else:
-            product = Factors(xp.matmul(query, self.W), key, factors.PRODUCT)
+            product = Factors(xp.matmul(query, self.W), key, PRODUCT)
         scale = 1 if self.scale is None else self.scale
         return scaled(xp, product, number(xp, scale, query))
 
@@ -100,7 +100,7 @@ class Cosine(Score):
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
         """Lower to products: a = q/‖q‖, b = k/‖k‖, and the scale 1/τ."""
-        unit = Factors(_normalised(xp, query), _normalised(xp, key), factors.PRODUCT)
+        unit = Factors(_normalised(xp, query), _normalised(xp, key), PRODUCT)
         return scaled(xp, unit, 1 / number(xp, self.tau, query))
 
 
@@ -130,7 +130,7 @@ class Trilinear(Score):
         return Factors(
             query * self.w_p[..., None, :],
             key,
-            factors.PRODUCT,
+            PRODUCT,
             query_bias=xp.matmul(query, self.w_q[..., None])[..., 0],
             key_bias=xp.matmul(key, self.w_k[..., None])[..., 0],
         )

@@ -6,36 +6,39 @@ layer = Attention("additive", hidden=32, dropout=0.1)
 output = layer(queries, keys, values, valid_lens)
 layer.attention_weights                                  # (batch, queries, keys)
 
-The files: `attention`, `multihead`, `course`, and `layer`, `weight`, `projecting` for all three;
-`varlen`, packed sequences; `replace` and `native`, in the place of PyTorch's own layers; `packed`,
-weights of nested tensors; `graphs/`, PyTorch Geometric's layers.
+    attention, multihead, course     the layers, and *Dive into Deep Learning*'s names for them
+    layer, weight, projecting        bases of all layers, of their parameters, of their projections
+    nested_weights                   the last weights of nested tensors
+    replace, torch_mha               the place of PyTorch's multi-head layers, and their masks
+    varlen                           packed sequences, as `varlen_attn` takes them
+    graphs                           PyTorch Geometric's layers
+    speech                           attention of speech
+    pointers                         pointer networks
 
-Attention of speech: its layers share `stepwise` and `scored`; `location`, `location_energies`;
-`forward_attention`, `forward_recurrence`; `monotonic`, `monotonic_recurrence`, `chunks`;
-`weighted_sum`, values of one step; `option_checks`. Pointer networks: `pointer` and `pointing`.
+Imports `layers` and what that imports. Start with `attention`.
 """
 
-from anyscore.ops.pytrees import tell
+from anyscore.ops.pytrees import register_pytrees
 from anyscore.torch.attention import Attention
-from anyscore.torch.chunks import chunkwise
 from anyscore.torch.course import (
     AdditiveAttention,
     DotProductAttention,
     MLPAttention,
     masked_softmax,
 )
-from anyscore.torch.forward_attention import ForwardAttention
-from anyscore.torch.forward_recurrence import forward_alignment
 from anyscore.torch.graphs import GATConv, GATv2Conv, TransformerConv
-from anyscore.torch.location import LocationSensitive
-from anyscore.torch.monotonic import MoChA, MonotonicAttention
-from anyscore.torch.monotonic_recurrence import monotonic_alignment
 from anyscore.torch.multihead import MultiHeadAttention, SelfAttention
-from anyscore.torch.pointer import Decoded, Pointer, PointerKeys, unvisited
+from anyscore.torch.pointers.pointer import Decoded, Pointer, PointerKeys, unvisited
 from anyscore.torch.replace import replace
+from anyscore.torch.speech.chunks import chunkwise
+from anyscore.torch.speech.forward_attention import ForwardAttention
+from anyscore.torch.speech.forward_recurrence import forward_alignment
+from anyscore.torch.speech.location import LocationSensitive
+from anyscore.torch.speech.monotonic import MoChA, MonotonicAttention
+from anyscore.torch.speech.monotonic_recurrence import monotonic_alignment
 from anyscore.torch.varlen import varlen_attention
 
-tell()
+register_pytrees()
 
 __all__ = [
     "AdditiveAttention",

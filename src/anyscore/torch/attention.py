@@ -2,29 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any, cast
 
 import torch
 from torch import Tensor
 
 from anyscore.backends.torch.modes import is_transformed
-from anyscore.call.task import Call, Options, Task, lower_mask
+from anyscore.call.task import Call, Options, Task
 from anyscore.functional.attention import attend
-from anyscore.functional.cache.prepare import PreparedKeys, prepare_keys
-from anyscore.functional.scores import scores
-from anyscore.layers.chosen_weights import Chosen
+from anyscore.functional.cache.prepare import PreparedKeys
+from anyscore.layers.attention import AttentionLayer, check_first_call
+from anyscore.layers.last_weights import Chosen, chosen_weights, snapshot
 from anyscore.layers.parameters import SINK, AnyScore, Parameter, makes_parameters
-from anyscore.layers.score_spec import BoundScore, ScoreSpec, describe
+from anyscore.layers.score_spec import BoundScore
 from anyscore.layers.state_dicts import rename_legacy_keys
-from anyscore.modifiers.biases import lower_biases
-from anyscore.modifiers.normalizers import Normalizer, check_normalizer
+from anyscore.layers.texts import with_texts
+from anyscore.modifiers.normalizers import Normalizer
 from anyscore.ops import load
-from anyscore.ops.checks import check_options, check_tensors
 from anyscore.ops.locks import Lock
 from anyscore.score.base import Score
 from anyscore.torch.layer import Layer, check_inputs
-from anyscore.torch.packed import PackedCall, last_call, last_weights
+from anyscore.torch.nested_weights import PackedCall
 from anyscore.torch.weight import Linear, Weight, projection
 
 _xp = load("torch")
@@ -32,32 +30,19 @@ _MAKING = Lock()
 """Held while a first call makes parameters: others wait for them."""
 
 
-class Attention(Layer):
+@with_texts
+class Attention(AttentionLayer[Tensor], Layer):
     """Attention with any scoring function: output = softmax(score(queries, keys)) · values.
 
     Args:
         score: a name ("additive", "scaled_dot", …; `anyscore.score.SCORES`) or a score's class,
             whose parameters the layer creates and initialises as the class says; or a score
             object, whose tensors it registers; or any callable (queries, keys) → (..., T_q, T_k).
-        hidden: width h of "additive", "concat" and "gatv2"; with `projected` that of the queries.
-        d_q, d_k: widths of queries and keys; inferred at the first call if left out.
-        dropout: rate on the weights, in training only.
-        bias: whether an additive or concat score has one.
-        heads, kv_heads: give each head (axis −3) its own parameters.
-        projected: queries and keys come projected: leave out W_q and W_k.
-        impl: as of `anyscore.attention`.
-        softcap: c > 0 caps the scores, s → c · tanh(s / c), after scale and biases and before the
-            softmax (Gemma Team 2024, Gemma 2, section 2); 0 does not.
-        sink: one more logit, which takes weight and gives no value, so that weights sum to less
-            than 1 (`anyscore.modifiers.sinks`). True: learned, one for each head if the layer has
-            `heads`, from 0 on, which is "softmax one" (Miller 2023); a number: fixed; None: none.
-        normalizer: as of `anyscore.attention`: "softmax", "sigmoid", "sparsemax", "entmax15".
+        {options}
         device, dtype: of the parameters.
-        scales: sigma=, tau=, scale= or negative_slope= of the score, numbers in place of a learned
-            or default one.
+        {scales}
 
-    Raises:
-        TypeError, ValueError: an unknown score or argument, or sizes that it lacks.
+    {errors}
 
     >>> layer = Attention("additive", hidden=8, d_q=20, d_k=2)
     >>> output = layer(torch.ones(2, 1, 20), torch.ones(2, 10, 2), valid_lens=torch.tensor([2, 6]))
@@ -88,26 +73,12 @@ class Attention(Layer):
         **scales: float,
     ) -> None:
         super().__init__()
-        check_options(dropout, None, impl, softcap)
-        check_normalizer(normalizer, sink=sink)
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
-        self._spec = ScoreSpec(
-            score,
-            hidden=hidden,
-            d_q=d_q,
-            d_k=d_k,
-            bias=bias,
-            heads=heads,
-            kv_heads=kv_heads,
-            projected=projected,
-            sink=sink,
-            **({} if makes_parameters(score, sink) else factory),
-            **scales,
-        )
-        self.dropout, self.impl, self.softcap = dropout, impl, softcap
-        self.normalizer = normalizer
+        sizes: dict[str, Any] = {"hidden": hidden, "d_q": d_q, "d_k": d_k, "bias": bias, **scales}
+        sizes |= {"heads": heads, "kv_heads": kv_heads, "projected": projected}
+        sizes |= {} if makes_parameters(score, sink) else factory  # which are refused then
+        self._set_options(score, sizes, dropout, impl, softcap, sink, normalizer)
         self._last: Task | PackedCall | None = None
-        self._bound: BoundScore | None = None
         tensors = score.tensors() if isinstance(score, Score) else {}
         for name in self._spec.names:
             kind = Linear if name in self._spec.linears else Weight
@@ -119,7 +90,7 @@ class Attention(Layer):
         self.score = self._spec.score  # a module is registered so
         if isinstance(self._spec.sink, Parameter):  # which asks for no widths
             cast(Weight, self.get_submodule(SINK)).bind(self._spec.sink)
-        if self._spec.sized:
+        if self._spec.widths_known:
             self._bind()
 
     def forward(
@@ -148,99 +119,30 @@ class Attention(Layer):
         """
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         values = tensor if values is None else values
-        check_inputs(queries, tensor, values)
-        if self._bound is None:
-            self._binding()(queries, tensor, values, mask, valid_lens, bias, bias_after)
+        self._meet(queries, tensor, values, valid_lens, mask, bias, bias_after)
         score, sink = self._score(queries), self._sink(queries)
         rest = bias, bias_after, self.normalizer
         dropout = self.dropout if self.training else 0.0
         result, task = attend(
             Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink, *rest),
-            Options(dropout, with_scores=return_weights, impl=self.impl),
+            Options(dropout, return_scores=return_weights, impl=self.impl),
         )
         if not torch.compiler.is_compiling():
-            self._last = None if is_transformed(result.output) else last_call(task, self._packed)
+            self._last = None if is_transformed(result.output) else self._snapshot(task)
         elif not torch.compiler.is_exporting():
             self._last = None
         return (result.output, result.weights) if return_weights else result.output
 
-    def scores(
-        self,
-        queries: Tensor,
-        keys: Tensor | PreparedKeys,
-        valid_lens: Any = None,
-        *,
-        mask: Any = None,
-        bias: Any = None,
-        bias_after: Any = None,
-    ) -> Tensor:
-        """Compute the matrix of scores (..., T_q, T_k) alone, with its gradients.
+    def _snapshot(self, task: Task) -> Task | PackedCall:
+        kept = snapshot(_xp, task)
+        return kept if self._packed is None else PackedCall(kept, self._packed)
 
-        Arguments are those of a call, and the result is that of `anyscore.scores`.
-
-        Raises TypeError, ValueError: as `anyscore.scores`, or widths that are not the layer's.
-
-        >>> layer = Attention("gaussian", d_q=4, d_k=4)
-        >>> layer.scores(torch.ones(2, 3, 4), torch.ones(2, 5, 4), torch.tensor([2, 5])).shape
-        torch.Size([2, 3, 5])
-        """
-        tensor = keys.key if isinstance(keys, PreparedKeys) else keys
-        check_inputs(queries, tensor, tensor)
-        if self._bound is None:
-            self._binding()(queries, tensor, tensor, mask, valid_lens, bias, bias_after)
-        given = {"mask": mask, "valid_lens": valid_lens, "bias": bias, "bias_after": bias_after}
-        options: Any = {"softcap": self.softcap, "impl": self.impl}
-        found: Tensor = scores(queries, keys, score=self._score(queries), **given, **options)
-        return found
-
-    def prepare_keys(
-        self, keys: Tensor, valid_lens: Any = None, *, mask: Any = None
-    ) -> PreparedKeys:
-        """Prepare keys (..., T_k, d_k) for calls `layer(queries, prepared, …)`.
-
-        See `anyscore.prepare_keys`.
-
-        Raises ValueError: the layer has not met its widths.
-
-        >>> layer, keys = Attention("additive", hidden=8, d_q=20, d_k=2), torch.ones(2, 10, 2)
-        >>> prepared = layer.prepare_keys(keys)
-        >>> queries = torch.ones(2, 1, 20)
-        >>> torch.allclose(layer(queries, prepared), layer(queries, keys))
-        True
-        """
-        if self._bound is None:
-            raise ValueError("give the layer d_q= and d_k=, or call it once, to prepare keys.")
-        return prepare_keys(keys, self._score(keys), mask=mask, valid_lens=valid_lens)
-
-    @property
-    def attention_weights(self) -> Tensor | None:
-        """Weights (..., T_q, T_k) of the last call, before dropout; None if there was none.
-
-        Computed when asked, with the score's parameters of that call, and without a graph. Calls
-        under compilation, export and function transforms are not recorded. Queries, keys, masks
-        and biases that reach the score as they came are not copied: change them in place, and the
-        weights are no longer those of the call. They are kept until the next call; copies and
-        pickles of the layer do not take them along.
-        """
-        return self.last_weights()
-
-    def last_weights(
-        self, rows: Chosen = None, heads: Chosen = None, examples: Chosen = None
-    ) -> Tensor | None:
-        """Weights as `attention_weights`, of what is chosen alone; None for all.
-
-            last_weights(rows, heads) = attention_weights[..., heads, :, :][..., rows, :]
-
-        Each is an integer, a slice or a sequence of integers; examples are of the first axis.
-
-        Raises TypeError, IndexError: no integers, or beyond those of the call.
-
-        >>> layer, x = Attention(), torch.ones(2, 4, 100, 8)
-        >>> output = layer(x, x)
-        >>> layer.last_weights(rows=-1, heads=[0, 3]).shape
-        torch.Size([2, 2, 100])
-        """
-        return last_weights(self._last, rows, heads, examples)
+    def _weights_of_last(self, *chosen: Chosen) -> Tensor | None:
+        last = self._last
+        with torch.no_grad():
+            if isinstance(last, PackedCall):
+                return last.weights(*chosen)
+            return None if last is None else chosen_weights(last, *chosen)
 
     def reset_parameters(self) -> None:
         """Draw the parameters of a named score anew, if it has met its sizes."""
@@ -249,21 +151,20 @@ class Attention(Layer):
 
     def extra_repr(self) -> str:
         """Describe the layer in the repr of a module."""
-        return describe(self._spec, self.dropout, self.softcap, self.normalizer)
+        return self._describe()
 
-    def _binding(self) -> Callable[..., None]:
-        """Return what makes the parameters at the first call, which no compiler looks into."""
+    def _meet(self, queries: Tensor, keys: Tensor, values: Tensor, *masking: Any) -> None:
+        check_inputs(queries, keys, values)
+        if self._bound is not None:
+            return
+        make = self._make_parameters
         if torch.compiler.is_compiling():  # as a decorator it would import all of the compiler
-            return torch.compiler.disable(self._bind_to)  # type: ignore[no-any-return, no-untyped-call]
-        return self._bind_to
+            make = torch.compiler.disable(make)  # type: ignore[no-untyped-call]
+        make(queries, keys, values, *masking)
 
-    def _bind_to(
-        self, queries: Any, keys: Any, values: Any, mask: Any, valid_lens: Any, *biases: Any
-    ) -> None:
+    def _make_parameters(self, queries: Tensor, keys: Tensor, *others: Any) -> None:
         """Make the parameters at the first call, once nothing else is wrong with the call."""
-        sizes = check_tensors(_xp, queries, keys, values)
-        lower_mask(_xp, sizes, queries, mask, valid_lens)
-        lower_biases(_xp, biases[0], biases[1], queries, sizes)
+        check_first_call(_xp, queries, keys, *others)
         with _MAKING, torch.inference_mode(False):
             if self._bound is None:
                 self._bind(queries.shape[-1], keys.shape[-1])
@@ -276,11 +177,10 @@ class Attention(Layer):
         self._bound = bound
 
     def _score(self, like: Tensor) -> Any:
-        """Build the score of the current parameters, for tokens like these."""
         if not isinstance(self.score, type | Score):
             return self.score  # not the spec's: a module may have been exchanged
         values, linears, detached = {}, self._spec.linears, like.detach()
-        for name in self._spec.of_score:
+        for name in self._spec.score_parameters:
             module: Any = self._modules[name]
             values[name] = projection(module, like) if name in linears else module(detached)
         return cast(BoundScore, self._bound).build(_xp, values)

@@ -10,33 +10,28 @@ from torch import Tensor, nn
 from anyscore.functional.cache.cache import Cache
 from anyscore.functional.cache.make import make_cache
 from anyscore.functional.cache.prepare import PreparedKeys
-from anyscore.layers.chosen_weights import Chosen
-from anyscore.layers.heads import HeadSizes, QKVSizes, mask_inputs, merge, split
+from anyscore.layers.heads import HeadSizes, QKVSizes, complete, mask_inputs, merge, split
+from anyscore.layers.last_weights import Chosen, select
 from anyscore.layers.parameters import AnyScore
+from anyscore.layers.texts import with_texts
 from anyscore.ops import load
 from anyscore.ops.checks import check_integers, shown
 from anyscore.torch.layer import check_inputs
-from anyscore.torch.native import NOT_FUSED, native_masks, with_floats
-from anyscore.torch.packed import taken
 from anyscore.torch.projecting import Projecting
+from anyscore.torch.torch_mha import NOT_FUSED, native_masks, with_floats
 
 _xp = load("torch")
 
 
+@with_texts
 class SelfAttention(Projecting):
     """Attention of a sequence to itself, by one fused projection to queries, keys and values.
 
     Args:
-        embedding_size: width d of the input.
-        d_k, d_v: widths of queries and keys, and of values (d if left out). Without a bias the
-            projection has d · (2 · d_k + d_v) parameters.
-        score, dropout, options: as of `Attention`; the score meets projected queries and keys.
-        bias: whether the projections have one.
-        project_output: add a linear layer from d_v to d.
+        {self_attention}
         device, dtype: of the parameters.
 
-    Raises:
-        TypeError, ValueError: an unknown score or argument, or sizes that it lacks.
+    {errors}
     """
 
     _tokens = ("x",)
@@ -81,23 +76,16 @@ class SelfAttention(Projecting):
         return output if self.W_o is None else cast(Tensor, self.W_o(output))
 
 
+@with_texts
 class MultiHeadAttention(Projecting):
     """Attention in several heads, of a sequence to itself or to another, with any score.
 
     Args:
-        embedding_size: width d of the output; each head has d / n_heads.
-        n_heads: query heads; kv_heads: key and value heads, fewer if they divide n_heads.
-        score, dropout, options: as of `Attention`; each head has parameters of its own for the
-            score, which meets projected queries and keys.
-        d_q, d_k, d_v: widths of queries, keys and values, d if left out.
-        bias, project_output: without both, and with kv_heads = n_heads, the projections have
-            d · (d_q + d_k + d_v) parameters.
+        {multi_head}
         batch_first: False for tensors (T, batch, d).
         device, dtype: of the parameters.
 
-    Raises:
-        TypeError, ValueError: an unknown score or argument, or sizes that it lacks or that do not
-            divide.
+    {multi_head_errors}
 
     It also takes the call of `torch.nn.MultiheadAttention`, so that it can take its place:
 
@@ -175,11 +163,7 @@ class MultiHeadAttention(Projecting):
         Raises:
             TypeError, ValueError: as `anyscore.attention`; prepared keys without values.
         """
-        keys = queries if keys is None else keys
-        if values is None and isinstance(keys, PreparedKeys):
-            raise ValueError("prepared keys are projected already: pass values beside them.")
-        values = cast(Tensor, keys) if values is None else values
-        tensors = [queries, keys, values]
+        tensors = queries, keys, values = complete(queries, keys, values)
         check_inputs(queries, keys.key if isinstance(keys, PreparedKeys) else keys, values)
         unbatched = all(not isinstance(x, PreparedKeys) and x.dim() == 2 for x in tensors)
         q, k, v = (self._batched(x, unbatched) for x in tensors)
@@ -288,8 +272,11 @@ class MultiHeadAttention(Projecting):
         places, there = cache.positions(), int(cache.length)
         weights = found.new_zeros(*found.shape[:-1], there)
         weights[..., places[places >= 0]] = found[..., places >= 0]
-        weights = weights if heads is None else taken(weights, "heads", heads, -3)
-        return weights if examples is None else taken(weights, "examples", examples, 0)
+        if heads is not None:
+            weights = select(_xp, weights, -3, "heads", heads)
+        if examples is not None:
+            weights = select(_xp, weights, -weights.dim(), "examples", examples)
+        return cast(Tensor, weights)
 
     def _of_step(self, x: Tensor) -> tuple[Tensor, dict[str, Any]]:
         """Give the queries of tokens x, in heads, and what the layer says of their attention."""

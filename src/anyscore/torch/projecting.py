@@ -7,15 +7,15 @@ from typing import Any, cast
 import torch
 from torch import Tensor, nn
 
-from anyscore.layers.chosen_weights import Chosen
 from anyscore.layers.heads import HeadSizes, QKVSizes, inner_sizes
+from anyscore.layers.last_weights import LastWeights
 from anyscore.layers.parameters import AnyScore, makes_parameters
 from anyscore.layers.state_dicts import rename_legacy_heads
 from anyscore.torch.attention import Attention
 from anyscore.torch.layer import Layer
 
 
-class Projecting(Layer):
+class Projecting(LastWeights[Tensor], Layer):
     """A layer with linear layers around an `Attention`."""
 
     W_o: nn.Linear | None
@@ -39,17 +39,6 @@ class Projecting(Layer):
         inner = inner_sizes(sizes, score, sink)
         inner |= factory if makes_parameters(score, sink) else {}
         self.attention = Attention(score, dropout=dropout, **{**inner, **options})
-
-    @property
-    def attention_weights(self) -> Tensor | None:
-        """Weights (batch, heads, T_q, T_k), or without heads, as of `Attention`."""
-        return self.attention.attention_weights
-
-    def last_weights(
-        self, rows: Chosen = None, heads: Chosen = None, examples: Chosen = None
-    ) -> Tensor | None:
-        """Weights of chosen queries, heads and examples alone, as of `Attention`."""
-        return self.attention.last_weights(rows, heads, examples)
 
     def _project(self, x: Tensor, name: str) -> Tensor:
         return cast(Tensor, getattr(self, name)(x))

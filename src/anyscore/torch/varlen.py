@@ -10,7 +10,7 @@ from torch import Tensor
 
 from anyscore.functional.attention import AttentionOutput, attention
 from anyscore.masks.objects import Lengths, Window
-from anyscore.masks.offsets import integers
+from anyscore.masks.offsets import check_integer_vector
 from anyscore.masks.sequences import Sequences
 from anyscore.ops.checks import shown
 from anyscore.score import ScaledDot
@@ -110,7 +110,7 @@ def _of_last(query: Tensor, within: Sequences, used: Any) -> Tensor:
     queries = keys = numbers(within.cu_seqlens_q).diff()
     if within.cu_seqlens_k is not None:
         keys = numbers(within.cu_seqlens_k).diff()
-    integers(used, "seqused_k")
+    check_integer_vector(used, "seqused_k")
     used = numbers(used)
     if used.shape != keys.shape:
         raise ValueError(

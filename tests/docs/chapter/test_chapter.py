@@ -14,8 +14,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import page
 import pytest
+
+from docs.chapter import page
 
 CHAPTER = Path(__file__).parents[3] / "docs" / "chapter.md"
 OTHERS = CHAPTER.parent / "with_other_libraries.md"

@@ -1,6 +1,6 @@
-"""Say how old docs/parity.md is: when it was measured, and how many commits ago.
+"""Say how old docs/parity.md is: when it was measured, how many commits ago, and what it lacks.
 
-PYTHONPATH=tests/docs python -m parity.age
+PYTHONPATH=tests/helpers:tests/docs python -m parity.age
 """
 
 from __future__ import annotations
@@ -9,6 +9,9 @@ import re
 import subprocess
 from datetime import date
 from pathlib import Path
+
+from helpers.cases import MASKS, SCORES
+from parity.rows import ROWS
 
 ROOT = Path(__file__).parents[3]
 PAGE = ROOT / "docs" / "parity.md"
@@ -22,6 +25,15 @@ def age(text: str, today: date) -> int | None:
     return None if found is None else (today - date.fromisoformat(found[1])).days
 
 
+def lacking(text: str) -> list[str]:
+    """Name the scores, masks and extras of the tables that the page does not show."""
+    lines = text.splitlines()
+    shown = {line.split("|")[1] for line in lines if line.startswith("|")}
+    shown |= {name for line in lines if line.startswith("|mask, heads") for name in line.split("|")}
+    extras = (", ".join((extra, *at)) for _, *at, extra in ROWS if extra)
+    return [name for name in dict.fromkeys((*SCORES, *MASKS, *extras)) if name not in shown]
+
+
 def git(*arguments: str) -> str:
     """Return the output of git; nothing where there is no checkout."""
     command = ["git", "-C", str(ROOT), *arguments]
@@ -32,7 +44,8 @@ def git(*arguments: str) -> str:
 
 
 def main() -> None:
-    days = age(PAGE.read_text(encoding="utf-8"), date.today())
+    text = PAGE.read_text(encoding="utf-8")
+    days = age(text, date.today())
     commit, _, committed = git("log", "-1", "--format=%h %cs", "-G^[|]", "--", str(PAGE)).partition(
         " "
     )
@@ -41,6 +54,8 @@ def main() -> None:
     if commit:
         since = git("rev-list", "--count", f"{commit}..HEAD", "--", *SOURCES)
         print(f"; {since} commits changed the library since its tables were committed", end="")
+    if names := lacking(text):
+        print(f"; it lacks {', '.join(names)}", end="")
     print(". `make parity` measures it anew.")
 
 

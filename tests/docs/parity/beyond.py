@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-import oracle
-import plain
-from oracle_gradients import FORMULAS, attending, largest_sums, leaves_of
+from helpers import oracle, plain
+from helpers.oracle_gradients import attending, formula_of, largest_sums, leaves_of
 from parity.extras import EXTRAS
 from parity.logits import logits
 from parity.rows import Arrays, Row, clean, kept, of, upstream
@@ -113,7 +112,7 @@ def _terms_of_logits(row: Row, found: Tensors, value: Tensor, own: Tensors) -> t
 
 def _recorded(row: Row, leaves: Tensors, score: Any) -> Tensor:
     """The scores (..., T_q, T_k) in float64, 0 where not attended, with their derivatives."""
-    c, formula = of(row), FORMULAS[type(score).__name__]
+    c, formula = of(row), formula_of(score)
     zeros, rows = torch.zeros(c.shape.keys, dtype=torch.float64), {}
     given = {"value": leaves["key"], **leaves}
     for at, found, q, k, _, p in attending(given, score, **_both(c.masking(np.asarray))):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from anyscore import Edges
-from budget import BAND, EPS, assert_near, error, size
+from helpers.budget import BAND, EPS, assert_near, error, size
 from parity.expected import Expected
 from parity.extras import EXTRAS
 from parity.frameworks import Framework

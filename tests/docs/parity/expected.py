@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 
-from budget import error
+from helpers.budget import error
 from parity.rows import ROWS, Arrays, Row
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 import anyscore
 from anyscore import ALiBi, Relative
-from table_shapes import Lead, Shape
+from helpers.table_shapes import Lead, Shape
 
 COLUMNS, BUCKETS, FARTHEST = 5, 8, 6
 """Columns of a clipped table and of T5's; how far its buckets reach."""

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from bias_objects import clipped, distance, t5
+from helpers.bias_objects import clipped, distance, t5
+from helpers.table_shapes import T_K, T_Q
 from parity.extras import BUCKETS, COLUMNS, EXTRAS, FARTHEST
 from parity.rows import Row, of
-from table_shapes import T_K, T_Q
 
 
 def _index(entry: Callable[..., float]) -> np.ndarray:

@@ -12,10 +12,10 @@ from functools import cache
 
 import numpy as np
 
-import oracle
-from cases import MASKS, OPTIONS, SCORES, SHAPES, WIDE, Case, Lead, applicable, case
+from helpers import oracle
+from helpers.cases import MASKS, OPTIONS, SCORES, SHAPES, WIDE, Case, Lead, applicable, case
+from helpers.table_rows import keep
 from parity.extras import EXTRAS, KINDS
-from table_rows import keep
 
 Row = tuple[str, str, str, str]
 """Score, shape, mask and extra, by their names."""

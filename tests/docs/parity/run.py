@@ -2,7 +2,7 @@
 
 `make parity` runs all of it, and goes on where it was stopped.
 
-export PYTHONPATH=tests/helpers:tests/docs
+export PYTHONPATH=tests:tests/docs
 python -m parity.run exact --out exact.npz          (ten minutes; needs PyTorch)
 python -m parity.run jax --exact exact.npz --out jax.json
 

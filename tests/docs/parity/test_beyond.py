@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 
-import oracle
-from budget import EPS
+from helpers import oracle
+from helpers.budget import EPS
 from parity import beyond, textbook
 from parity.extras import EXTRAS
 from parity.logits import logits

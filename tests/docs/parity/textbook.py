@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-import oracle
-import plain
-from oracle_gradients import gradients, largest_terms
+from helpers import oracle, plain
+from helpers.oracle_gradients import gradients, largest_terms
 from parity.rows import Arrays, Row, clean, kept, of, upstream
 
 RESULTS = ("output", "weights", "lse")

@@ -8,7 +8,8 @@ INTRODUCTION = """\
 
 Every score × mask × implementation, values and gradients, held against an oracle in float64: of \
 every dtype in NumPy, PyTorch, TensorFlow and MXNet, and of a sample of the rows in JAX. \
-Kernels of the CPU are measured, those of GPUs are not. This page is generated; do not edit it.
+Kernels of the CPU are measured, those of GPUs are not. This page is generated; do not edit it. \
+A score or a mask that is newer than the page is not in it: `make age` names it.
 
 A **cell** is one call of `attention`. Its output, weights and log-sum-exp are compared with the \
 papers' formulas, computed by loops over single numbers in float64 from the same inputs, rounded \

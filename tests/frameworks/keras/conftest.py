@@ -9,7 +9,7 @@ import os
 
 import pytest
 
-from sooner import SOONER
+from helpers.sooner import SOONER
 
 os.environ.setdefault("KERAS_BACKEND", "tensorflow")
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
@@ -18,7 +18,7 @@ os.environ.update(SOONER)
 import keras
 
 if keras.backend.backend() == "jax":
-    import one_context
+    from helpers import one_context
 
     one_context.install()
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from arrays import to
 from mxnet.gluon import nn
 
 from anyscore.mxnet import (
@@ -14,6 +13,7 @@ from anyscore.mxnet import (
     DotProductAttention,
     MultiHeadAttention,
 )
+from frameworks.mxnet.arrays import to
 
 B, T_Q, T_K, D, D_V = 2, 3, 7, 4, 5
 LENGTHS = np.float32([2, 6])

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 
 import pytest
 
-LABORATORY = str(Path(__file__).parents[2] / "lab")  # made trials, the command line
-sys.path.append(LABORATORY)
-os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), LABORATORY)))
+TESTS = str(Path(__file__).parents[2])  # for processes of the cluster: made trials of `lab`
+os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), TESTS)))
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from torch import Tensor
 
 from anyscore import Causal, Interval, Keys, Lengths, attention
 from anyscore.kernels import cpu
-from samples import NAMES, normal
-from transformed import WARNINGS, torch_score
+from helpers.samples import NAMES, normal
+from helpers.transformed import WARNINGS, torch_score
 
 MARKS = [
     *WARNINGS,

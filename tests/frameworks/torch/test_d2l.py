@@ -8,7 +8,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from test_torch_layers import score_of
 from torch import Tensor
 
 from anyscore import (
@@ -21,7 +20,6 @@ from anyscore import (
     ScaledDot,
     attention,
 )
-from anyscore.layers.parameters import find_score, has_hidden
 from anyscore.torch import (
     AdditiveAttention,
     Attention,
@@ -29,6 +27,8 @@ from anyscore.torch import (
     MLPAttention,
     masked_softmax,
 )
+from frameworks.torch.test_layers import score_of
+from helpers.table_scores import TABLE
 
 KEYS = torch.ones(2, 10, 2)
 VALUES = torch.arange(40.0).reshape(1, 10, 4).repeat(2, 1, 1)
@@ -209,16 +209,14 @@ def test_the_variance_of_products(d: int) -> None:
 
 @pytest.mark.parametrize(
     ("name", "variance"),
-    [("scaled_dot", 1), ("bilinear", 1), ("cosine", 1), ("trilinear", 1), ("gaussian", 1),
-     ("laplace", 0.727), ("euclidean", 1), ("student_t", 1), ("lorentz", 1.06), ("additive", 1),
-     ("concat", 1), ("gatv2", 1)],
-)  # fmt: skip
+    [(name, row.variance) for name, row in TABLE.items() if row.variance is not None],
+)
 @pytest.mark.parametrize(("d", "hidden"), [(16, 16), (96, 16), (16, 96)])
 def test_a_layer_starts_with_scores_of_variance_about_1(
     name: str, variance: float, d: int, hidden: int
 ) -> None:
     """Over queries, keys and parameters: 200 layers of 8 × 8 scores each."""
-    scores, width = [], hidden if has_hidden(find_score(name)) else None
+    scores, width = [], hidden if TABLE[name].hidden else None
     for _ in range(200):
         layer = Attention(name, hidden=width, d_q=d, d_k=d)
         q, k = torch.randn(8, 1, 1, d), torch.randn(1, 8, 1, d)

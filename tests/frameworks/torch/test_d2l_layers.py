@@ -6,17 +6,6 @@ from typing import Any
 
 import pytest
 import torch
-from plain_layers import (
-    BilinearScore,
-    ConcatScore,
-    Container,
-    FusedAttention,
-    FusedMultiHead,
-    PlainAdditive,
-    causal,
-    scaled_dot,
-    scrambled,
-)
 from torch import Tensor, nn
 
 from anyscore import (
@@ -39,6 +28,17 @@ from anyscore.torch import (
     MLPAttention,
     MultiHeadAttention,
     SelfAttention,
+)
+from frameworks.torch.plain_layers import (
+    BilinearScore,
+    ConcatScore,
+    Container,
+    FusedAttention,
+    FusedMultiHead,
+    PlainAdditive,
+    causal,
+    scaled_dot,
+    scrambled,
 )
 
 LENGTHS = torch.tensor([2, 6])

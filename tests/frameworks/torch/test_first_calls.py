@@ -8,10 +8,10 @@ import sys
 from functools import cache
 from pathlib import Path
 
-import first_calls
 import pytest
 
-import hang
+from frameworks.torch import first_calls
+from helpers import hang
 
 
 @cache

@@ -8,15 +8,15 @@ from typing import Any
 import pytest
 import torch
 from functorch.compile import make_boxed_func
-from fused_calls import D_V, DROPOUT, KV, MARKS, MASK, B, D, call, loss_of, tensors
 from torch import Tensor
 from torch._dynamo.backends.common import aot_autograd
 from torch.func import grad, jacrev, vmap
 from torch.utils.checkpoint import checkpoint
 
 from anyscore import Causal, Lengths, attention, plan
-from samples import leaves, make_score, normal
-from transformed import autograd, same, torch_score
+from frameworks.torch.fused_calls import D_V, DROPOUT, KV, MARKS, MASK, B, D, call, loss_of, tensors
+from helpers.samples import leaves, make_score, normal
+from helpers.transformed import autograd, same, torch_score
 
 pytestmark = [pytest.mark.slow, *MARKS]
 

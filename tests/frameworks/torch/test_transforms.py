@@ -23,8 +23,18 @@ from anyscore import (
     plan,
     scores,
 )
-from samples import normal
-from transformed import MASK, MASKS, SCORES, WARNINGS, autograd, loss_of, same, tensors, torch_score
+from helpers.samples import normal
+from helpers.transformed import (
+    MASK,
+    MASKS,
+    SCORES,
+    WARNINGS,
+    autograd,
+    loss_of,
+    same,
+    tensors,
+    torch_score,
+)
 
 pytestmark = WARNINGS
 

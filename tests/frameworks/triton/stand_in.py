@@ -17,9 +17,7 @@ from triton.runtime import interpreter
 if os.environ.get("TRITON_INTERPRET") != "1":
     raise RuntimeError("set TRITON_INTERPRET=1: these tests need no GPU")
 
-from anyscore.backends.torch import autograd as torch_autograd
-from anyscore.backends.torch import core as torch_core
-from anyscore.backends.torch import operators as torch_operators
+from anyscore.backends.torch import autograd, core, operators
 from anyscore.backends.torch import triton as torch_triton
 from anyscore.kernels import cpu
 
@@ -32,10 +30,10 @@ with warnings.catch_warnings():
     warnings.simplefilter("ignore")  # that an operator is overridden
     for _name in ("forward", "backward"):
         _kernel = getattr(torch_triton, _name)
-        getattr(torch_operators, _name).run_on("cpu", _kernel, allow_override=True)
+        getattr(operators, _name).run_on("cpu", _kernel, allow_override=True)
 cpu.again = cpu.train_again = _refuse  # which go past the operators, to the core
-torch_core.pack_keys = lambda f: None
-torch_autograd.keeps_scores = lambda x, s: False  # which their backward computes again
+core.pack_keys = lambda f: None
+autograd.keeps_scores = lambda x, s: False  # which their backward computes again
 
 
 _LANGUAGE = SimpleNamespace(__globals__={"tl": tl, "core": tl.core})

@@ -15,15 +15,13 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from anyscore.backends.record import keeps_scores, run_reference
-from anyscore.call.operands import FACTORS, Operands, Results
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results
 from anyscore.kernels import cpu
 from anyscore.kernels.pallas import attention as pallas
 from anyscore.kernels.pallas.attention import StaticArgs
 from anyscore.kernels.xla import attention as xla
-from anyscore.kernels.xla.attention import named
-from anyscore.kernels.xla.call import acc_dtype
 from anyscore.kernels.xla.devices import explicit_mesh, varying
-from anyscore.ops import Array, load
+from anyscore.ops import Array, acc_dtype, load
 from anyscore.ops.jax_primitives import Named, linear, moved, unless_exported
 
 _xp = load("jax")
@@ -74,8 +72,8 @@ def append_keys(pair: str, b: Array, packed: Array, start: Array, count: int) ->
 
 
 def _as_wide(b: Array) -> Array:
-    """Return b as packed keys whose first row says of no feature that it is narrow."""
-    b = b.astype(acc_dtype([b]))
+    """Return b in the packed format, every feature marked wide: a row of ½, then plain rows."""
+    b = b.astype(acc_dtype(_xp, b))
     return jnp.concatenate([jnp.full_like(b[..., :1, :], 0.5), b], axis=-2)
 
 
@@ -98,7 +96,7 @@ def _attend_jvp(s: StaticArgs, primals: Any, tangents: Any) -> tuple[Results, Re
         x, _ = residuals
 
         def run(moving: Named) -> list[Array]:
-            return _present(_define("forward", s, _with(x, moving)))
+            return list(_define("forward", s, _with(x, moving)).present().values())
 
         moving = {name: getattr(x, name) for name in along}
         tangents: list[Array] = jax.jvp(run, (moving,), (along,))[1]
@@ -106,12 +104,12 @@ def _attend_jvp(s: StaticArgs, primals: Any, tangents: Any) -> tuple[Results, Re
 
     def back(residuals: tuple[Operands, Results], upstream: list[Array]) -> Named:
         x, kept = residuals
-        gradients: Operands = _gradients(x, s, kept, _recorded(results, upstream))
+        gradients: Operands = _gradients(x, s, kept, x.results_from(s.settings, upstream))
         return gradients._asdict()
 
-    along = named(Operands(*tangents[0][:FACTORS]))
-    moved = linear(ahead, back, (x, kept), along, _present(results))
-    return results, _recorded(results, moved)
+    along = tangents[0].factors.present()
+    moved = linear(ahead, back, (x, kept), along, list(results.present().values()))
+    return results, x.results_from(s.settings, moved)
 
 
 _attend.defjvp(_attend_jvp, symbolic_zeros=True)
@@ -120,7 +118,7 @@ _attend.defjvp(_attend_jvp, symbolic_zeros=True)
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _gradients(x: Operands, s: StaticArgs, results: Results, upstream: Results) -> Operands:
     """Compute the gradients of the factors of x, each of the type of its operand."""
-    gradients = named(_compute("backward", s, x, results, upstream))
+    gradients = _compute("backward", s, x, results, upstream).present()
     likes = {name: getattr(x, name) for name in gradients}
     return Operands(**{n: _typed(y.astype(likes[n].dtype), likes[n]) for n, y in gradients.items()})
 
@@ -128,32 +126,17 @@ def _gradients(x: Operands, s: StaticArgs, results: Results, upstream: Results) 
 def _gradients_jvp(s: StaticArgs, primals: Any, tangents: Any) -> tuple[Operands, Operands]:
     """The tangent of the definition's gradients: output and log-sum-exp are recomputed there."""
     x, results, upstream = primals
-    along = moved(named(Operands(*tangents[0][:FACTORS])) | _named_results(tangents[2]))
+    along = moved(tangents[0].factors.present() | tangents[2].present())
 
     def gradients(moving: Named) -> Operands:
-        found = named(_define("backward", s, _with(x, moving), results, _with(upstream, moving)))
+        found = _define("backward", s, _with(x, moving), results, _with(upstream, moving)).present()
         return Operands(**{n: y.astype(getattr(x, n).dtype) for n, y in found.items()})
 
-    moving = {n: y for n, y in (named(x) | _named_results(upstream)).items() if n in along}
+    moving = {n: y for n, y in (x.present() | upstream.present()).items() if n in along}
     return _gradients(x, s, results, upstream), jax.jvp(gradients, (moving,), (along,))[1]
 
 
 _gradients.defjvp(_gradients_jvp, symbolic_zeros=True)
-
-
-def _present(results: Results) -> list[Array]:
-    """The results that are there."""
-    return [y for y in results if y is not None]
-
-
-def _recorded(like: Results, found: list[Array]) -> Results:
-    """What belongs to each of the results that are there, as a record."""
-    each = iter(found)
-    return Results(*(None if y is None else next(each) for y in like))
-
-
-def _named_results(results: Results) -> Named:
-    return {name: y for name, y in results._asdict().items() if y is not None}
 
 
 def _with(record: Any, moving: Named) -> Any:
@@ -178,7 +161,7 @@ def _compute(function: str, s: StaticArgs, *args: Any) -> Any:
         return vary_like(_define(function, s, *args), args)
 
     empty = any(x.size == 0 for x in jax.tree.leaves(args))
-    is_double = acc_dtype(jax.tree.leaves(args[0][:FACTORS])) == "float64"
+    is_double = acc_dtype(_xp, *args[0][:N_DIFFERENTIABLE]) == "float64"
     known = cpu.has(s.pair.key, is_double) and xla.problem() is None
     on_cpu = by_core if known else defined
     has_kernels = not s.settings.normalizer and args[0].rowptr is None
@@ -196,22 +179,22 @@ def _compute(function: str, s: StaticArgs, *args: Any) -> Any:
 
 def _define(function: str, s: StaticArgs, x: Operands, *rest: Any) -> Any:
     """Compute the same by the definition, in the dtype of sums."""
-    dtype = acc_dtype(y for y in x[:FACTORS] if y is not None)
+    dtype = acc_dtype(_xp, *x[:N_DIFFERENTIABLE])
     if x.seed is not None:
         x = x._replace(seed=x.seed.reshape(2))
     if x.rowptr is not None:
         x = x._replace(rowptr=x.rowptr.reshape(-1), col=x.col.reshape(-1))
     if function == "forward":
-        return run_reference(_xp, x, s.settings, dtype)
+        return run_reference(_xp, x, s.settings)
 
     _, upstream = rest
-    reached = _named_results(upstream)
+    reached = upstream.present()
 
     def run(*factors: Array) -> Named:
-        results = run_reference(_xp, Operands(*factors, *x[FACTORS:]), s.settings, dtype)
+        results = run_reference(_xp, Operands(*factors, *x[N_DIFFERENTIABLE:]), s.settings)
         return {name: getattr(results, name) for name in reached}
 
-    return Operands(*jax.vjp(run, *x[:FACTORS])[1](reached)).map(lambda y: y.astype(dtype))
+    return Operands(*jax.vjp(run, *x[:N_DIFFERENTIABLE])[1](reached)).map(lambda y: y.astype(dtype))
 
 
 # Where an array is on the devices may be part of its type. Inside shard_map the operands of a call

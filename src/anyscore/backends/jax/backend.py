@@ -1,4 +1,7 @@
-"""JAX: the C++ core and Pallas; no state to draw seeds from, and no way to ask for derivatives."""
+"""JAX: the C++ core, and on NVIDIA GPUs the Pallas kernels.
+
+There is no state to draw seeds from, and no way to ask whether derivatives are wanted.
+"""
 
 from __future__ import annotations
 
@@ -10,36 +13,35 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from anyscore.backends.jax import autograd as jax_autograd
-from anyscore.backends.jax import pallas as jax_pallas
-from anyscore.backends.jax import sparse as jax_sparse
-from anyscore.backends.jax.buffers import JAXBuffers
-from anyscore.backends.jax.pallas import why_not_arrays
+from anyscore.backends.jax import autograd
+from anyscore.backends.jax.buffers import JAXBuffers, device
+from anyscore.backends.jax.sparse import sparse_weights
 from anyscore.backends.record import (
-    call_of,
+    factors,
     how_core,
+    operands_of,
+    why_not,
+    why_not_arrays,
     why_not_core,
     why_not_dtype,
-    why_not_pair,
     with_edges_by_key,
 )
 from anyscore.backends.reference.run import reference_in
 from anyscore.call.backend import Backend, Implementation, Result
-from anyscore.call.operands import FACTORS, OWN_RANK, Operands, Settings
+from anyscore.call.operands import N_DIFFERENTIABLE, TRAILING_NDIM, Operands, Settings
 from anyscore.call.task import Options, Task
 from anyscore.kernels.pallas import attention as pallas
 from anyscore.kernels.pallas.attention import StaticArgs
 from anyscore.kernels.xla import attention as xla
-from anyscore.kernels.xla.call import acc_dtype
-from anyscore.ops import Array, load
-from anyscore.ops.pytrees import tell
+from anyscore.ops import Array, acc_dtype, load
+from anyscore.ops.pytrees import register_pytrees
 from anyscore.score.factors import Factors
 
-tell()
+register_pytrees()
 
 _xp = load("jax")
 
-_OWN_RANK = OWN_RANK._replace(seed=1)
+_OWN_RANK = TRAILING_NDIM._replace(seed=1)
 """The number of axes of each operand that are not leading dimensions; a seed is two words."""
 
 
@@ -63,42 +65,57 @@ class JAX(Backend):
         )
 
     def sparse(self, scores: Array, power: int) -> Array:
-        return jax_sparse.weights(scores, power)
+        return sparse_weights(scores, power)
 
     def pack_keys(self, f: Factors) -> Array | None:
-        if xla.problem() or _why_not_here(f.b) or why_not_dtype(str(f.b.dtype)):
+        if xla.problem() or _why_not_on_cpu(f.b) or why_not_dtype(str(f.b.dtype)):
             return None
-        return jax_autograd.prepare_keys(f.pair.name, jax.lax.stop_gradient(f.b))
+        return autograd.prepare_keys(f.pair.name, jax.lax.stop_gradient(f.b))
 
 
 def _why_not_core(task: Task, options: Options) -> str | None:
     """Return why the C++ core cannot run a task, None if it can."""
-    reason = why_not_core(task, has_edges=True) or xla.problem()
-    return reason or why_not_arrays(task, _why_not_here) or why_not_pair(_xp, task)
+    return why_not_core(_xp, task, lambda x: xla.problem() or _why_not_on_cpu(x))
 
 
-def _why_not_here(x: Array) -> str | None:
+def _why_not_pallas(task: Task, options: Options) -> str | None:
+    """Return why the Pallas kernels cannot run a task, None if they can."""
+    return why_not(task) or why_not_arrays(_xp, factors(task), _why_not_on_gpu) or pallas.problem()
+
+
+def _why_not_on_cpu(x: Array) -> str | None:
     """Return why the core cannot read x: where it is or will be, None for the CPU."""
-    platform = jax_pallas.device(x).platform
+    platform = device(x).platform
     return None if platform == "cpu" else f"it runs on the CPU, and the arrays are on {platform}"
 
 
+def _why_not_on_gpu(x: Array) -> str | None:
+    """Return why the Pallas kernels cannot read x: where it is or will be, None for CUDA."""
+    if pallas.INTERPRET:
+        return None
+    platform = device(x).platform
+    if platform == "gpu" and pallas.has_device():
+        return None
+    place = {"gpu": "another GPU", "cpu": "the CPU"}.get(platform, platform)
+    return f"it runs on NVIDIA GPUs, Ampere or later, and the arrays are on {place}"
+
+
 def _run(task: Task, options: Options, seed: Any) -> Result:
-    x, s = call_of(_xp, task, options, seed)
+    x, s = operands_of(_xp, task, options, seed)
     if options.dropout:
         words = jnp.stack(_xp.words(x.seed))
         counter = jnp.arange(math.prod(s.lead), dtype=np.uint32).reshape(s.lead)
         x = x._replace(seed=words, counter=counter)
-    if x.packed is not None and x.packed.dtype != acc_dtype(jax.tree.leaves(x[:FACTORS])):
+    if x.packed is not None and x.packed.dtype != acc_dtype(_xp, *x[:N_DIFFERENTIABLE]):
         x = x._replace(packed=None)
     x = with_edges_by_key(x, task)  # nobody says whether there will be gradients
-    output, stats, scores = jax_autograd.attend(_full_rank(x, s.lead), _static_args(task, s))
+    output, stats, scores = autograd.attend(_full_rank(x, s.lead), _static_args(task, s))
     return Result(None if output is None else output.astype(x.value.dtype), stats, scores)
 
 
 def _static_args(task: Task, s: Settings) -> StaticArgs:
     """Return the static arguments (settings, pair, targets) of a fused call of a task."""
-    return StaticArgs(s, cast(Factors, task.score).pair, jax_autograd.targets())
+    return StaticArgs(s, cast(Factors, task.score).pair, autograd.targets())
 
 
 def _full_rank(x: Operands, lead: tuple[int, ...]) -> Operands:
@@ -113,6 +130,6 @@ def _full_rank(x: Operands, lead: tuple[int, ...]) -> Operands:
 
 _FUSED = (
     Implementation("cpu", _why_not_core, _run, how_core),
-    Implementation("pallas", jax_pallas.why_not, _run),
+    Implementation("pallas", _why_not_pallas, _run),
 )
 BACKEND = JAX()

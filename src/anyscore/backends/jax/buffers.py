@@ -7,12 +7,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 
-from anyscore.backends.jax import autograd as jax_autograd
-from anyscore.backends.jax.pallas import device
+from anyscore.backends.jax import autograd
 from anyscore.backends.record import why_not_dtype
 from anyscore.kernels.xla import attention as xla
-from anyscore.kernels.xla.call import acc_dtype
-from anyscore.ops import Array
+from anyscore.ops import Array, acc_dtype, load
+
+_xp = load("jax")
 
 
 class JAXBuffers:
@@ -23,19 +23,19 @@ class JAXBuffers:
     def zeros(self, shape: tuple[int, ...], like: Array, dtype: str | None = None) -> Array:
         return jnp.zeros(shape, dtype or like.dtype)
 
-    def blank(self, shape: tuple[int, ...], like: Array) -> Array:
+    def empty_view(self, shape: tuple[int, ...], like: Array) -> Array:
         return jnp.zeros(shape, like.dtype)
 
-    def number(self, x: Array) -> int | None:
+    def concrete_int(self, x: Array) -> int | None:
         return None if isinstance(x, jax.core.Tracer) else int(x)
 
-    def numbers(self, x: Array) -> list[int] | None:
+    def concrete_ints(self, x: Array) -> list[int] | None:
         return None if isinstance(x, jax.core.Tracer) else [int(n) for n in x]
 
     def why_not(self, *rows: Array) -> str | None:
         return None
 
-    def put(self, x: Array, rows: Array, start: Array | int, wraps: bool) -> Array:
+    def write_rows(self, x: Array, rows: Array, start: Array | int, wraps: bool) -> Array:
         n, room = rows.shape[-2], x.shape[-2]
         if not wraps:
             return jax.lax.dynamic_update_slice_in_dim(x, rows, start, axis=-2)
@@ -45,16 +45,21 @@ class JAXBuffers:
     def add(self, x: Array, n: int) -> Array:
         return x + n
 
-    def pick(self, x: Array, index: Array, rows: int | None) -> Array:
+    def reorder_batch(self, x: Array, index: Array, rows: int | None) -> Array:
         index = jnp.where(index < 0, x.shape[0], index)  # else they count from the end
         return jnp.take(x, index, axis=0, mode="fill")
 
     def pack(self, pair: str, b: Array, packed: Array, start: Array | int, count: int) -> Array:
         still: Any = jax.lax.stop_gradient
-        return jax_autograd.append_keys(pair, still(b), still(packed), start, count)
+        return autograd.append_keys(pair, still(b), still(packed), start, count)
 
-    def room_to_pack(self, b: Array) -> Array | None:
+    def packed_buffer(self, b: Array) -> Array | None:
         if xla.problem() or device(b).platform != "cpu" or why_not_dtype(str(b.dtype)):
             return None
         *lead, keys, width = b.shape
-        return jnp.zeros((*lead, keys + 1, width), acc_dtype([b]))
+        return jnp.zeros((*lead, keys + 1, width), acc_dtype(_xp, b))
+
+
+def device(x: Array) -> Any:
+    """Return the device that x is on; the default device, if x is traced."""
+    return jax.devices()[0] if isinstance(x, jax.core.Tracer) else next(iter(x.devices()))

@@ -24,15 +24,15 @@ _NAMES = {power: name for name, power in POWERS.items()}
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
-def weights(scores: Array, power: int) -> Array:
+def sparse_weights(scores: Array, power: int) -> Array:
     """Compute `normalizers.sparse` of scores (..., T_q, T_k)."""
     made: Array = _compute(scores, power)
     return made
 
 
-@weights.defjvp
+@sparse_weights.defjvp
 def _jvp(power: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
-    w, d = weights(*primals, power), tangents[0]
+    w, d = sparse_weights(*primals, power), tangents[0]
     none = w == 0  # not where it is NaN
     g = jnp.where(none, 0.0, 1.0 + 0 * w if power == 1 else jnp.sqrt(jnp.where(none, 1.0, w)))
     d = jnp.where(none, 0.0, d)

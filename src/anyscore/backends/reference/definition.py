@@ -16,8 +16,9 @@ from anyscore.masks.context import MaskContext
 from anyscore.masks.objects import Mask
 from anyscore.modifiers.normalizers import Normalizer, softmax, softmax_or_sigmoid
 from anyscore.ops import DTYPES, Array, Ops, accumulated
-from anyscore.score.factors import PRODUCT, Factors
+from anyscore.score.factors import Factors
 from anyscore.score.outer import Outer
+from anyscore.score.pairs import PRODUCT
 
 
 def attend(
@@ -85,16 +86,16 @@ def scores(
     for one, after in biases:
         s = s if after else s + one
     if not outers:
-        return _added(s, biases)
+        return _add_late_biases(s, biases)
     s = s if bias is None else s + bias[..., None]
     if mask is not None:  # masked here too, lest a NaN that is not attended have a gradient
         s = xp.where(mask, s, 0.0)
     for outer in outers:
         s = outer.value(xp, s)
-    return _added(s, biases)
+    return _add_late_biases(s, biases)
 
 
-def _added(s: Array, biases: Sequence[tuple[Array, bool]]) -> Array:
+def _add_late_biases(s: Array, biases: Sequence[tuple[Array, bool]]) -> Array:
     """s and the biases that come last."""
     for one, after in biases:
         s = s + one if after else s

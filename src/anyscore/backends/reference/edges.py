@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyscore.backends.reference import definition as reference
+from anyscore.backends.reference import definition
 from anyscore.call.backend import Result
 from anyscore.call.task import Options, Task
 from anyscore.masks.lowered_edges import LoweredEdges
@@ -21,7 +21,7 @@ def run(xp: Ops, task: Task, edges: LoweredEdges, options: Options, seed: Any) -
         (accumulated(xp, bias.array)[..., 0, :, None, None], bias.after) for bias in task.biases
     ]
     score = _gathered(xp, task, edges)
-    s = reference.scores(xp, score, None, False, task.softcap, biases)[..., 0, 0]
+    s = definition.scores(xp, score, None, False, task.softcap, biases)[..., 0, 0]
     s = xp.broadcast_to(s, (*sizes.lead, edges.count)) * 1
     weights, stats = softmax_or_sigmoid(xp, task.normalizer, s, None, edges)
     stats = xp.broadcast_to(stats, (*sizes.lead, 2, sizes.queries)) * 1
@@ -29,12 +29,12 @@ def run(xp: Ops, task: Task, edges: LoweredEdges, options: Options, seed: Any) -
     if task.value is not None:
         if p:
             seed = xp.seed(seed, like=task.value)
-            kept = dropout.keep(xp, seed, p, sizes.lead, 1, edges.count)[..., 0, :]
-            weights = xp.where(kept, weights, 0.0) / (1 - p)
+            dropout_mask = dropout.dropout_mask(xp, seed, p, sizes.lead, 1, edges.count)[..., 0, :]
+            weights = xp.where(dropout_mask, weights, 0.0) / (1 - p)
         value = _of_all_heads(xp, accumulated(xp, task.value), task, 2)
         terms = weights[..., None] * xp.take_rows(value, edges.col)
-        output = xp.astype(xp.segment_sum(terms, edges.rows, sizes.queries), task.dtype)
-    return Result(output, stats, s if options.with_scores else None)
+        output = xp.astype(xp.segment_sum(terms, edges.query_of_edge, sizes.queries), task.dtype)
+    return Result(output, stats, s if options.return_scores else None)
 
 
 def _gathered(xp: Ops, task: Task, edges: LoweredEdges) -> Factors | Array:
@@ -55,10 +55,10 @@ def _gathered(xp: Ops, task: Task, edges: LoweredEdges) -> Factors | Array:
         b = b + accumulated(xp, edges.terms)[..., None, :]
     key_bias = None if f.key_bias is None else _of_all_heads(xp, f.key_bias, task, 1)
     return f._replace(
-        a=rows(f.a, edges.rows),
+        a=rows(f.a, edges.query_of_edge),
         b=b,
         weight=None if weight is None else weight[..., None, :],
-        query_bias=numbers(f.query_bias, edges.rows),
+        query_bias=numbers(f.query_bias, edges.query_of_edge),
         key_bias=numbers(key_bias, edges.col),
     )
 

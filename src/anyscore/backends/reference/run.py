@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyscore.backends.reference import definition as reference
-from anyscore.backends.reference import edges as reference_edges
+from anyscore.backends.reference import definition, edges
 from anyscore.call.backend import Implementation, Result
-from anyscore.call.task import Options, Task, split_heads
+from anyscore.call.lowering import split_heads
+from anyscore.call.task import Options, Task
 from anyscore.masks.lowered import zero_unread
-from anyscore.masks.lowered_edges import LoweredEdges
 from anyscore.modifiers import dropout
 from anyscore.modifiers.biases import LoweredBias
 from anyscore.ops import Array, Ops, accumulated
 from anyscore.ops.checks import Sizes
-from anyscore.score.factors import PRODUCT, Factors
+from anyscore.score.factors import Factors
+from anyscore.score.pairs import PRODUCT
 
 
 def reference_in(xp: Ops) -> Implementation:
@@ -28,16 +28,16 @@ def reference_in(xp: Ops) -> Implementation:
 
 def run(xp: Ops, task: Task, options: Options, seed: Any) -> Result:
     """Run a task, with dropout at the rate of the options."""
-    task, sizes, p = _zeroed(xp, task), task.sizes, options.dropout
-    if isinstance(task.mask, LoweredEdges):
-        return reference_edges.run(xp, task, task.mask, options, seed)
-    dropout_mask = _kept(xp, task, p, seed)
-    score, mask = _split(xp, task)
+    task, sizes, p = _zero_unread(xp, task), task.sizes, options.dropout
+    if task.edges is not None:
+        return edges.run(xp, task, task.edges, options, seed)
+    dropout_mask = _dropout_mask(xp, task, p, seed)
+    score, mask = _split_heads(xp, task)
     biases = [_bias(xp, bias, sizes) for bias in task.biases]
     value = task.value
     if value is not None:
         value = accumulated(xp, split_heads(xp, value, sizes.groups, False))
-    output, stats, scores = reference.attend(
+    output, stats, scores = definition.attend(
         xp,
         score,
         value,
@@ -50,41 +50,43 @@ def run(xp: Ops, task: Task, options: Options, seed: Any) -> Result:
         p=p,
     )
     if value is not None:
-        output = _whole(xp, output, sizes, (sizes.queries, xp.shape(value)[-1]))
+        output = _merge_heads(xp, output, sizes, (sizes.queries, xp.shape(value)[-1]))
         output = xp.astype(output, task.dtype)
     return Result(
         output,
-        _whole(xp, stats, sizes, (2, sizes.queries)),
-        _whole(xp, scores, sizes, (sizes.queries, sizes.keys)) if options.with_scores else None,
+        _merge_heads(xp, stats, sizes, (2, sizes.queries)),
+        _merge_heads(xp, scores, sizes, (sizes.queries, sizes.keys))
+        if options.return_scores
+        else None,
     )
 
 
 def weigh(xp: Ops, task: Task, weights: Array, p: float, seed: Any) -> Array:
     """Return the output of a task whose weights (*lead, T_q, T_k) are known, with dropout p."""
-    task, sizes = _zeroed(xp, task._replace(score=weights)), task.sizes
-    weights, mask = _split(xp, task)
+    task, sizes = _zero_unread(xp, task._replace(score=weights)), task.sizes
+    weights, mask = _split_heads(xp, task)
     value = accumulated(xp, split_heads(xp, task.value, sizes.groups, False))
     mask = mask if task.mask_per_query else None
-    output = reference.weigh(xp, weights, value, mask, _kept(xp, task, p, seed), p)
-    output = _whole(xp, output, sizes, (sizes.queries, xp.shape(value)[-1]))
+    output = definition.weigh(xp, weights, value, mask, _dropout_mask(xp, task, p, seed), p)
+    output = _merge_heads(xp, output, sizes, (sizes.queries, xp.shape(value)[-1]))
     return xp.astype(output, task.dtype)
 
 
-def _kept(xp: Ops, task: Task, p: float, seed: Any) -> Array | None:
+def _dropout_mask(xp: Ops, task: Task, p: float, seed: Any) -> Array | None:
     """Return which weights dropout keeps at rate p, None for all; grouped heads as an axis."""
     if not p:
         return None
     sizes, seed = task.sizes, xp.seed(seed, like=task.value)
-    kept = dropout.keep(xp, seed, p, sizes.lead, sizes.queries, sizes.keys)
-    return split_heads(xp, kept, sizes.groups, True)
+    dropout_mask = dropout.dropout_mask(xp, seed, p, sizes.lead, sizes.queries, sizes.keys)
+    return split_heads(xp, dropout_mask, sizes.groups, True)
 
 
-def _zeroed(xp: Ops, task: Task) -> Task:
+def _zero_unread(xp: Ops, task: Task) -> Task:
     """The task with the rows of its factors and values zeroed that nobody reads."""
     f, mask = task.score, task.mask
     if task.unread_is_finite or mask is None:
         return task
-    (queries, keys), shared_a, shared_b = mask.used, False, False
+    (queries, keys), shared_a, shared_b = mask.attending_attended, False, False
     if isinstance(f, Factors):
         a, shared_a = zero_unread(xp, f.a, queries)
         b, shared_b = zero_unread(xp, f.b, keys, task.sizes.groups)
@@ -101,7 +103,7 @@ def _zeroed(xp: Ops, task: Task) -> Task:
     )
 
 
-def _split(xp: Ops, task: Task) -> tuple[Factors | Array, Array | None]:
+def _split_heads(xp: Ops, task: Task) -> tuple[Factors | Array, Array | None]:
     """Score and mask of a task, in the precision of sums, grouped heads as an axis of their own."""
 
     def split(x: Array | None, of_query: bool, axis: int) -> Array | None:
@@ -110,12 +112,12 @@ def _split(xp: Ops, task: Task) -> tuple[Factors | Array, Array | None]:
         x = accumulated(xp, x) if xp.dtype(x) != "bool" else x
         return split_heads(xp, x, task.sizes.groups, of_query, axis)
 
-    score, mask = task.score, split(None if task.mask is None else task.mask.boolean, True, -3)
+    score, mask = task.score, split(task.boolean, True, -3)
     if not isinstance(score, Factors):
         return split(score, True, -3), mask
     a, b = split(score.a, True, -3), split(score.b, False, -3)
     if score.pair != PRODUCT:
-        a, b = _bound(xp, a, b, _lead(task.sizes))
+        a, b = _match_leads(xp, a, b, _lead(task.sizes))
     return score._replace(
         a=a,
         b=b,
@@ -131,7 +133,7 @@ def _bias(xp: Ops, bias: LoweredBias, sizes: Sizes) -> tuple[Array, bool]:
     return split_heads(xp, matrix, sizes.groups, True), bias.after
 
 
-def _bound(xp: Ops, a: Array, b: Array, lead: tuple[int, ...]) -> tuple[Array, Array]:
+def _match_leads(xp: Ops, a: Array, b: Array, lead: tuple[int, ...]) -> tuple[Array, Array]:
     """Both with the same leading dimensions, where there are many and they differ.
 
     TensorFlow broadcasts at most five runs of dimensions, T_q, T_k and h among them.
@@ -150,7 +152,7 @@ def _lead(sizes: Sizes) -> tuple[int, ...]:
     return *sizes.lead[:-1], sizes.lead[-1] // sizes.groups, sizes.groups
 
 
-def _whole(xp: Ops, x: Array, sizes: Sizes, tail: tuple[int, ...]) -> Array:
+def _merge_heads(xp: Ops, x: Array, sizes: Sizes, tail: tuple[int, ...]) -> Array:
     """`x` (..., *tail) broadcast to all leading dimensions, grouped heads as one axis again."""
     lead = _lead(sizes)
     if xp.shape(x) != (*lead, *tail):

@@ -18,26 +18,22 @@ from tensorflow.python.eager.record import could_possibly_record
 from tensorflow.python.ops.control_flow_util import GraphOrParentsInXlaContext
 from tensorflow.python.saved_model.save_context import in_save_context
 
-from anyscore.backends import host
+from anyscore.backends import numpy_core
 from anyscore.backends.record import (
-    call_of,
-    factors,
     how_core,
+    operands_of,
     run_reference,
     why_not_core,
-    why_not_dtype,
-    why_not_pair,
     with_edges_by_key,
 )
 from anyscore.backends.reference.run import reference_in
-from anyscore.backends.tensorflow import ragged as tensorflow_ragged
-from anyscore.call.backend import Backend, Implementation, Result
-from anyscore.call.operands import FACTORS, NEEDED, Operands, Results, Settings
+from anyscore.backends.tensorflow import ragged
+from anyscore.call.backend import Adapter, Backend, Implementation, Result
+from anyscore.call.operands import N_BACKWARD, N_DIFFERENTIABLE, Operands, Results, Settings
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
-from anyscore.masks.objects import Mask
 from anyscore.modifiers.normalizers import sparse
-from anyscore.ops import Array, accumulation, load
+from anyscore.ops import Array, acc_dtype, load
 from anyscore.ops.tensorflow import custom_gradient, integers
 from anyscore.ops.tensorflow_size import Size
 from anyscore.score.factors import Factors
@@ -64,18 +60,20 @@ class TensorFlow(Backend):
         if not tf.executing_eagerly() or _elsewhere(scores) or cpu.problem():
             return super().sparse(scores, power)
         if not _differentiable([scores]):
-            return tf.constant(host.sparse(_array(scores), power))
+            return tf.constant(numpy_core.sparse(_array(scores), power))
         if _has_tangents([scores]):
             return super().sparse(scores, power)
 
         def forward(s: Array) -> tuple[Array, Callable[..., Any]]:
-            weights = tf.constant(host.sparse(_array(s), power))
+            weights = tf.constant(numpy_core.sparse(_array(s), power))
 
             def backward(upstream: Array) -> Array:
                 if _differentiable([upstream]):
                     (slope,) = _slopes(lambda x: [sparse(_xp, x, power)], (s,), [upstream])
                     return slope
-                return tf.constant(host.sparse_backward(_array(weights), _array(upstream), power))
+                return tf.constant(
+                    numpy_core.sparse_backward(_array(weights), _array(upstream), power)
+                )
 
             return weights, backward
 
@@ -84,18 +82,10 @@ class TensorFlow(Backend):
     def pack_keys(self, f: Factors) -> Array | None:
         if not tf.executing_eagerly() or _elsewhere(f.b):
             return None
-        return host.pack_keys(f.pair.name, _array(f.b))
+        return numpy_core.pack_keys(f.pair.name, _array(f.b))
 
-    def pack(self, query: Array, key: Array, value: Array) -> tuple[tuple[Array, ...], Mask | None]:
-        return tensorflow_ragged.pack(query, key, value)
-
-    def wrap(self, x: Array | None, like: Array) -> Array | None:
-        return tensorflow_ragged.ragged(x, like)
-
-    def wrap_pairs(
-        self, x: Array | None, query: Array, key: Array, otherwise: float
-    ) -> Array | None:
-        return tensorflow_ragged.pad_pairs(x, query, key, otherwise)
+    def adapter(self, query: Array, key: Array, value: Array) -> Adapter:
+        return ragged.adapter(query, key, value)
 
 
 def _differentiable(tensors: Iterable[Array]) -> bool:
@@ -105,26 +95,24 @@ def _differentiable(tensors: Iterable[Array]) -> bool:
 
 
 def _why_not(task: Task, options: Options) -> str | None:
-    if reason := why_not_core(task, has_edges=True):
-        return reason
-    for x in factors(task):
-        if reason := why_not_dtype(_xp.dtype(x)) or _elsewhere(x):
-            return reason
-    if _has_tangents((*factors(task), task.value)):
-        return "forward mode does not reach into it"
-    if not tf.executing_eagerly():
-        if in_save_context():
-            return "a saved model cannot hold it"
-        if GraphOrParentsInXlaContext(_graph()):
-            return "XLA cannot compile it"
-    return why_not_pair(_xp, task)
+    def why_not_now(xs: list[Array]) -> str | None:
+        if _has_tangents((*xs, task.value)):
+            return "forward mode does not reach into it"
+        if not tf.executing_eagerly():
+            if in_save_context():
+                return "a saved model cannot hold it"
+            if GraphOrParentsInXlaContext(_graph()):
+                return "XLA cannot compile it"
+        return None
+
+    return why_not_core(_xp, task, _elsewhere, why_not_now)
 
 
 def _run(task: Task, options: Options, seed: Any) -> Result:
-    x, s = call_of(_xp, task, options, seed)
-    if not _differentiable(y for y in x[:FACTORS] if y is not None):
-        arrays = Operands(*map(_array, x[:NEEDED]))._replace(packed=x.packed)
-        results = host.forward(arrays, s, _numpy_dtype(task.dtype))
+    x, s = operands_of(_xp, task, options, seed)
+    if not _differentiable(y for y in x[:N_DIFFERENTIABLE] if y is not None):
+        arrays = Operands(*map(_array, x[:N_BACKWARD]))._replace(packed=x.packed)
+        results = numpy_core.forward(arrays, s, _numpy_dtype(task.dtype))
         return Result(*(None if y is None else tf.constant(y) for y in results))
     output, stats, scores = _attend(with_edges_by_key(x, task), s)
     return Result(None if output is None else _xp.astype(output, task.dtype), stats, scores)
@@ -135,39 +123,23 @@ _FUSED = (Implementation("cpu", _why_not, _run, how_core),)
 
 def _attend(x: Operands, s: Settings) -> Results:
     """The results, in the dtype of sums; differentiable."""
-    packed, operands = x.packed, x[:NEEDED]
-    present = [y is not None for y in operands]
-    given = [tf.convert_to_tensor(y) for y in operands if y is not None]
-    own = sum(present[:FACTORS])  # that have derivatives
-    acc_dtype = _acc_dtype(given[:own])
-    rows = (*s.lead, _xp.shape(x.a)[-2])
-    shapes = {"stats": (*s.lead, 2, _xp.shape(x.a)[-2])}
-    if x.value is not None:
-        shapes = {"output": (*rows, _xp.shape(x.value)[-1]), **shapes}
-    if s.scores:
-        of_edges = x.col is not None
-        shapes["scores"] = (*s.lead, *_xp.shape(x.col)) if of_edges else (*rows, _xp.shape(x.b)[-2])
-
-    def record(xs: Iterable[Any]) -> Operands:
-        """The operands, of those that are present."""
-        each = iter(xs)
-        return Operands(*(next(each) if is_present else None for is_present in present))
-
-    def results_of(xs: Iterable[Any]) -> Results:
-        """The results, of those that are there."""
-        return Results(**{"output": None, **dict(zip(shapes, xs, strict=True))})
+    packed, x = x.packed, Operands(*x[:N_BACKWARD])
+    given = [tf.convert_to_tensor(y) for y in x.present().values()]
+    own = len(x.factors.present())  # that have derivatives
+    dtype = tf.as_dtype(acc_dtype(_xp, *given[:own]))
+    shapes = x.result_shapes(s, _xp.shape).present().values()
 
     def forward(*xs: Array) -> tuple[tuple[Array, ...], Callable[..., Any]]:
         def on_arrays(s: Settings, *arrays: Any) -> Iterable[Any]:
-            found = host.forward(Operands(*arrays)._replace(packed=packed), s)
-            return [y for y in found if y is not None]
+            results = numpy_core.forward(Operands(*arrays)._replace(packed=packed), s)
+            return results.present().values()
 
-        made = [(acc_dtype, shape) for shape in shapes.values()]
-        found = _call(on_arrays, s, list(record(xs)[:NEEDED]), made)
+        made = [(dtype, shape) for shape in shapes]
+        found = _call(on_arrays, s, list(x.fill(xs)[:N_BACKWARD]), made)
 
         def backward(*upstream: Array) -> list[Array | None]:
             upstream = tuple(map(tf.convert_to_tensor, upstream))
-            kept = [y for y in results_of(found)[:2] if y is not None]
+            kept = [y for y in x.results_from(s, found)[:2] if y is not None]
             if _differentiable(upstream):
                 slopes = custom_gradient(gradients, *kept, *upstream, *xs)
             else:
@@ -181,23 +153,23 @@ def _attend(x: Operands, s: Settings) -> Results:
         output = None if x.value is None else next(each)
         stats, upstream, xs = next(each), [next(each) for _ in shapes], tuple(each)
 
-        def on_arrays(s: Settings, *arrays: Any) -> list[Any]:
+        def on_arrays(s: Settings, *arrays: Any) -> Iterable[Any]:
             *operands, output, stats, d_output, d_stats, d_scores = arrays
-            found = host.backward(
+            found = numpy_core.backward(
                 Operands(*operands), s, Results(output, stats), Results(d_output, d_stats, d_scores)
             )
-            return [d for d in found if d is not None]
+            return found.present().values()
 
         made = [(y.dtype, _xp.shape(y)) for y in xs[:own]]
-        operands = [*record(xs)[:NEEDED], output, stats, *results_of(upstream)]
+        operands = [*x.fill(xs)[:N_BACKWARD], output, stats, *x.results_from(s, upstream)]
         found = _call(on_arrays, s, operands, made)
 
         def backward(*again: Array) -> list[Array | None]:
             """Differentiate the reference, which computes the results itself."""
 
             def defined(*inputs: Array) -> list[Array]:
-                found = run_reference(_xp, record((*inputs, *xs[own:])), s, acc_dtype.name)
-                return [y for y in found if y is not None]
+                results = run_reference(_xp, x.fill((*inputs, *xs[own:])), s)
+                return list(results.present().values())
 
             def first(*given: Array) -> list[Array]:
                 return _slopes(defined, given[len(shapes) :], given[: len(shapes)])
@@ -208,7 +180,7 @@ def _attend(x: Operands, s: Settings) -> Results:
 
         return found, backward
 
-    return results_of(custom_gradient(forward, *given))
+    return x.results_from(s, custom_gradient(forward, *given))
 
 
 def _slopes(
@@ -265,12 +237,6 @@ def _array(x: Any) -> Any:
 
 def _numpy_dtype(dtype: str) -> Any:
     return tf.dtypes.as_dtype(dtype).as_numpy_dtype
-
-
-def _acc_dtype(xs: list[Array]) -> Any:
-    """The dtype that sums over these are taken in."""
-    wide = any(accumulation(_xp.dtype(x)) == "float64" for x in xs)
-    return tf.float64 if wide else tf.float32
 
 
 def _elsewhere(x: Array) -> str | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from anyscore.call.backend import AS_THEY_ARE, Adapter
 from anyscore.masks.sequences import Sequences
 
 
@@ -49,25 +50,36 @@ def _is_same(one: Any, other: Any) -> bool:
     return one.shape == other.shape and bool(tf.reduce_all(one == tf.cast(other, one.dtype)))
 
 
-def pack(query: Any, key: Any, value: Any) -> tuple[tuple[Any, ...], Sequences | None]:
-    """Give ragged tensors as packed tokens, and their sequences; others as they are, and None."""
-    tensors = query, key, value
-    found = _sequences(*tensors)
-    return tensors if found is None else tuple(map(_tokens, tensors)), found
+def adapter(query: Any, key: Any, value: Any) -> Adapter:
+    """Return the adapter of ragged tensors that can be packed; others are left as they are."""
+    sequences = _sequences(query, key, value)
+    return AS_THEY_ARE if sequences is None else _RaggedAdapter(sequences, query, key, value)
 
 
-def _tokens(x: Any) -> Any:
-    """Give the tokens (T, d) of (B, None, d), or (1, heads, T, d) of (B, None, heads, d)."""
-    return x.values if x.values.shape.rank == 2 else _swapped(x.values)[None]
+class _RaggedAdapter(Adapter):
+    """Ragged tensors: packed tokens, and results that are as ragged as the queries.
 
+    Tokens are (T, d) of (B, None, d), or (1, heads, T, d) of (B, None, heads, d).
+    """
 
-def ragged(x: Any, like: Any) -> Any:
-    """Give x, (T, …) of packed queries, or (1, heads, T, …), as ragged as they are."""
-    if x is None or not isinstance(like, tf.RaggedTensor):
-        return x
-    if like.values.shape.rank == 3:  # (1, heads, T, …)
-        x = _swapped(x[0])
-    return like.with_values(x)
+    def __init__(self, sequences: Sequences, *tensors: Any) -> None:
+        self.sequences, self.tensors = sequences, tensors
+
+    def take(self, tensors: tuple[Any, ...], score: Any) -> tuple[tuple[Any, ...], Any]:
+        return tuple(map(self._tokens, tensors)), score
+
+    def _tokens(self, x: Any) -> Any:
+        if not any(x is y for y in self.tensors):
+            return x
+        return x.values if x.values.shape.rank == 2 else _swapped(x.values)[None]
+
+    def give(self, x: Any, own: int = 1) -> Any:
+        query = self.tensors[0]
+        return query.with_values(_swapped(x[0]) if query.values.shape.rank == 3 else x)
+
+    def give_pairs(self, x: Any, otherwise: float) -> Any:
+        query, key, _ = self.tensors
+        return _pad_pairs(x[0] if query.values.shape.rank == 3 else x, query, key, otherwise)
 
 
 def _swapped(x: Any) -> Any:
@@ -75,12 +87,8 @@ def _swapped(x: Any) -> Any:
     return tf.transpose(x, [1, 0, *range(2, x.shape.rank)])
 
 
-def pad_pairs(x: Any, query: Any, key: Any, otherwise: float) -> Any:
-    """Give x (…, T_q, T_k) of packed tokens as (B, …, longest query, longest key), dense."""
-    if x is None or not isinstance(query, tf.RaggedTensor):
-        return x
-    if query.values.shape.rank == 3:
-        x = x[0]
+def _pad_pairs(x: Any, query: Any, key: Any, otherwise: float) -> Any:
+    """Return x (…, T_q, T_k) of packed tokens as (B, …, longest query, longest key), dense."""
     most = [tf.maximum(tf.reduce_max(y.row_lengths()), 0) for y in (query, key)]
     rank = x.shape.rank
 

@@ -4,7 +4,7 @@ backend                     `BACKEND`: what is fused, what PyTorch's own attenti
 core, autograd, operators   a task as a call, its derivatives, the registered operators
 triton                      the operators on NVIDIA GPUs
 modes                       what PyTorch is doing: compiling, transforming, recording
-repeated, repeated_calls    calls that repeat an earlier one
+repeated                    calls that repeat an earlier one
 nested, sparse, buffers     nested tensors; sparsemax and entmax15; buffers of caches
 energies, flops             energies of location-sensitive attention; counts of operations
 """

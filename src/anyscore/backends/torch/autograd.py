@@ -14,19 +14,19 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
-from anyscore.backends import record as common
+from anyscore.backends.record import keeps_scores as core_keeps_scores
 from anyscore.backends.record import run_reference
-from anyscore.backends.torch import operators as torch_operators
+from anyscore.backends.torch import operators
 from anyscore.backends.torch.modes import apply, differentiable, is_compiling
-from anyscore.backends.torch.operators import Maybe, acc_dtype
-from anyscore.call.operands import FACTORS, NEEDED, Operands, Results, Settings
+from anyscore.backends.torch.operators import Maybe
+from anyscore.call.operands import N_BACKWARD, N_DIFFERENTIABLE, Operands, Results, Settings
 from anyscore.ops import load
 
 F = TypeVar("F", bound=Callable[..., Any])
 _xp = load("torch")
 
 
-def _as_many_as(operator: Any) -> Callable[[F], F]:
+def _with_signature_of(operator: Any) -> Callable[[F], F]:
     """Say how many arguments a `forward` has: torch.compile counts them, and *args would be one."""
 
     def mark(forward: F) -> F:
@@ -39,64 +39,57 @@ def _as_many_as(operator: Any) -> Callable[[F], F]:
 
 
 class _Forward(torch.autograd.Function):
-    """Arguments are those of the operator; results are those of the record that are there."""
+    """Flat operator arguments in; the results that are not None out."""
 
     generate_vmap_rule = True
 
     @staticmethod
-    @_as_many_as(torch_operators.forward)
+    @_with_signature_of(operators.forward)
     def forward(*args: Any) -> tuple[Tensor, ...]:
-        results = torch_operators.forward(*torch_operators.forward.record(*args))
+        results = operators.forward(*operators.forward.record(*args))
         return tuple(y for y in results if y is not None)
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, s = torch_operators.forward.record(*inputs)
-        results, stats, scores = _recorded(x, s, output)
+        x, s = operators.forward.record(*inputs)
+        results, stats, scores = x.results_from(s, output)
         if s.scores and keeps_scores(x, s):
             results, scores = None, scores.clone()
-        elif not is_compiling():  # the caller may write to what they are given
-            # else they are given it in their dtype
-            is_given = results is not None and results.dtype == x.value.dtype
-            results, scores = results.clone() if is_given else results, None
+        elif not is_compiling():
+            # Clone an output that is returned without a cast: callers may modify it in place.
+            is_returned = results is not None and results.dtype == x.value.dtype
+            results, scores = results.clone() if is_returned else results, None
         ctx.set_materialize_grads(False)
-        ctx.save_for_backward(*x[:NEEDED], results, stats, scores)
+        ctx.save_for_backward(*x[:N_BACKWARD], results, stats, scores)
         ctx.settings = s
 
     @staticmethod
     def backward(ctx: Any, *upstream: Maybe) -> tuple[Maybe, ...]:
         saved, s = ctx.saved_tensors, ctx.settings  # checkpointing allows but one look
-        x, results = Operands(*saved[:NEEDED]), Results(*saved[NEEDED:])
-        found = _recorded(x, s, upstream)
+        x, results = Operands(*saved[:N_BACKWARD]), Results(*saved[N_BACKWARD:])
+        found = x.results_from(s, upstream)
         if x.value is not None and found.output is None:
             shape = *s.lead, x.a.shape[-2], x.value.shape[-1]
             found = found._replace(output=results.stats.new_zeros(shape))
-        rest = len(ctx.needs_input_grad) - 1 - FACTORS
+        rest = len(ctx.needs_input_grad) - 1 - N_DIFFERENTIABLE
         return None, *gradients(x, s, results, found), *(None,) * rest
 
 
 def keeps_scores(x: Operands, s: Settings) -> bool:
-    """Return `common.keeps_scores` of tensors that the core computes with."""
-    return x.a.is_cpu and not is_compiling() and common.keeps_scores(x, s)
+    """Return `record.keeps_scores` of tensors that the core computes with."""
+    return x.a.is_cpu and not is_compiling() and core_keeps_scores(x, s)
 
 
 def gradients(x: Operands, s: Settings, results: Results, upstream: Results) -> tuple[Maybe, ...]:
     """Return the gradients of the factors of a call, differentiable if those may be asked for."""
     record = x, s, results, upstream
-    tensors = (*x[:NEEDED], *results, *upstream)
+    tensors = (*x[:N_BACKWARD], *results, *upstream)
     if differentiable(y for y in tensors if y is not None):
-        args = torch_operators.backward.args(*record)
-        made = apply(_Backward, *args, tensors=torch_operators.backward.tensors)
+        args = operators.backward.args(*record)
+        made = apply(_Backward, *args, tensors=operators.backward.tensors)
     else:
-        made = torch_operators.backward(*record)
+        made = operators.backward(*record)
     return tuple(None if y is None else d for y, d in zip(x, made, strict=False))
-
-
-def _recorded(x: Operands, s: Settings, found: tuple[Maybe, ...]) -> Results:
-    """The results that are there, or their gradients, as a record."""
-    each = iter(found)
-    output = None if x.value is None else next(each)
-    return Results(output, next(each), next(each) if s.scores else None)
 
 
 class _Backward(torch.autograd.Function):
@@ -105,28 +98,26 @@ class _Backward(torch.autograd.Function):
     generate_vmap_rule = True
 
     @staticmethod
-    @_as_many_as(torch_operators.backward)
+    @_with_signature_of(operators.backward)
     def forward(*args: Any) -> tuple[Tensor, ...]:
-        record = torch_operators.backward.record(*args)
-        found: tuple[Tensor, ...] = torch_operators.backward(*record)
+        record = operators.backward.record(*args)
+        found: tuple[Tensor, ...] = operators.backward(*record)
         return found
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Any, ...], output: tuple[Tensor, ...]) -> None:
-        x, ctx.settings, _, upstream = torch_operators.backward.record(*inputs)
-        ctx.save_for_backward(*x[:NEEDED], *upstream)
+        x, ctx.settings, _, upstream = operators.backward.record(*inputs)
+        ctx.save_for_backward(*x[:N_BACKWARD], *upstream)
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> tuple[Maybe, ...]:
         saved, s = ctx.saved_tensors, ctx.settings
-        x, upstream = Operands(*saved[:NEEDED]), Results(*saved[NEEDED:])
-        dtype = str(acc_dtype(*x[:FACTORS])).removeprefix("torch.")
-        names = [name for name, y in zip(x._fields[:FACTORS], x, strict=False) if y is not None]
-        reached = [name for name, d in upstream._asdict().items() if d is not None]
+        x, upstream = Operands(*saved[:N_BACKWARD]), Results(*saved[N_BACKWARD:])
+        names, reached = list(x.factors.present()), list(upstream.present())
 
         def run(*xs: Tensor) -> tuple[Tensor, ...]:
             given = x._replace(**dict(zip(names, xs, strict=True)))
-            results = run_reference(_xp, given, s, dtype)
+            results = run_reference(_xp, given, s)
             return tuple(getattr(results, name) for name in reached)
 
         def gradients(*given: Tensor) -> Any:
@@ -142,7 +133,7 @@ class _Backward(torch.autograd.Function):
             found = again(tuple(d for y, d in wanted if y is not None))
         of_upstream = dict(zip(reached, found, strict=False))
         of_inputs = dict(zip(names, found[len(reached) :], strict=True))
-        inputs = Operands(**{"a": None, "b": None, **of_inputs})[:NEEDED]
+        inputs = Operands(**{"a": None, "b": None, **of_inputs})[:N_BACKWARD]
         to_upstream = (of_upstream.get(name) for name in Results._fields)
         of_results = Results(None, None, None)
         return None, *inputs, *of_results, *to_upstream, *(None,) * (len(s) - 1)
@@ -151,6 +142,6 @@ class _Backward(torch.autograd.Function):
 def forward(x: Operands, s: Settings) -> Results:
     """Run the operator, differentiable."""
     given = s._replace(scores=s.scores or keeps_scores(x, s))
-    args = torch_operators.forward.args(x, given)
-    found = _recorded(x, given, apply(_Forward, *args, tensors=torch_operators.forward.tensors))
+    args = operators.forward.args(x, given)
+    found = x.results_from(given, apply(_Forward, *args, tensors=operators.forward.tensors))
     return found if s.scores else found._replace(scores=None)

@@ -11,24 +11,28 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyscore.backends.reference.run import reference_in
-from anyscore.backends.torch import core as torch_core
+from anyscore.backends.torch import core, modes, triton
 from anyscore.backends.torch import flops as _counts_of_operations  # noqa: F401
-from anyscore.backends.torch import modes as torch_modes
-from anyscore.backends.torch import nested as torch_nested
-from anyscore.backends.torch import sparse as torch_sparse
-from anyscore.backends.torch import triton as torch_triton
 from anyscore.backends.torch.buffers import TorchBuffers
 from anyscore.backends.torch.modes import is_compiling, is_transforming
-from anyscore.backends.torch.repeated_calls import TorchAgain
-from anyscore.call.backend import KNOWN, Backend, Implementation, Result
+from anyscore.backends.torch.nested import NestedAdapter
+from anyscore.backends.torch.repeated import RepeatedTorchCalls
+from anyscore.backends.torch.sparse import sparse_weights
+from anyscore.call.backend import (
+    REPEATED,
+    Adapter,
+    Backend,
+    Implementation,
+    Result,
+)
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
-from anyscore.masks.objects import Mask
 from anyscore.ops import load
-from anyscore.ops.pytrees import tell
-from anyscore.score.factors import PRODUCT, Factors
+from anyscore.ops.pytrees import register_pytrees
+from anyscore.score.factors import Factors
+from anyscore.score.pairs import PRODUCT
 
-tell()
+register_pytrees()
 
 
 class Torch(Backend):
@@ -43,7 +47,7 @@ class Torch(Backend):
         return _ON_GPU if some.is_cuda else _ON_CPU
 
     def differentiable(self, tensors: Iterable[Tensor]) -> bool:
-        return torch_modes.differentiable(tensors)
+        return modes.differentiable(tensors)
 
     def precision(
         self, query: Tensor
@@ -64,27 +68,13 @@ class Torch(Backend):
         return torch.randint(2**63 - 1, (), device=query.device)
 
     def sparse(self, scores: Tensor, power: int) -> Tensor:
-        return torch_sparse.weights(scores, power)
+        return sparse_weights(scores, power)
 
     def pack_keys(self, f: Factors) -> Tensor | None:
-        return torch_core.pack_keys(f)
+        return core.pack_keys(f)
 
-    def pack(self, query: Any, key: Any, value: Any) -> tuple[tuple[Any, ...], Mask | None]:
-        tensors = query, key, value
-        return torch_nested.pack(*tensors) if query.is_nested else (tensors, None)
-
-    def wrap(self, x: Tensor | None, like: Tensor) -> Tensor | None:
-        return x if x is None or not like.is_nested else torch_nested.nest(x, like)
-
-    def wrap_numbers(self, x: Tensor | None, like: Tensor) -> Tensor | None:
-        return x if x is None or not like.is_nested else torch_nested.nest(x, like, own=0)
-
-    def wrap_pairs(
-        self, x: Tensor | None, query: Tensor, key: Tensor, otherwise: float
-    ) -> Tensor | None:
-        if x is None or not query.is_nested:
-            return x
-        return torch_nested.pad_pairs(x, query, key, otherwise)
+    def adapter(self, query: Any, key: Any, value: Any) -> Adapter:
+        return NestedAdapter(query, key, value) if query.is_nested else Adapter()
 
 
 def _why_not(task: Task, options: Options) -> str | None:
@@ -103,7 +93,7 @@ def _why_not(task: Task, options: Options) -> str | None:
         return "NaN in masked keys or values would reach the output"
     if options.dropout:
         return "its dropout is not reproducible across devices"
-    if task.value is None or options.return_lse or options.with_scores:
+    if task.value is None or options.return_lse or options.return_scores:
         return "it gives the output alone"
     tensors = [x for x in (f.a, f.b, f.weight, task.value) if x is not None]
     if torch.is_grad_enabled() and any(x.requires_grad for x in tensors):
@@ -119,7 +109,7 @@ def _why_not(task: Task, options: Options) -> str | None:
         return "the core is faster"  # in half precision at a decoder's step alone
     if not is_compiling() and is_transforming():
         return "function transforms do not reach into it"
-    return torch_modes.why_not()
+    return modes.why_not()
 
 
 def _run(task: Task, options: Options, seed: Any) -> Result:
@@ -144,9 +134,9 @@ def _run(task: Task, options: Options, seed: Any) -> Result:
 
 
 _SDPA = Implementation("sdpa", _why_not, _run)
-_ON_CPU = _SDPA, torch_core.CORE
-_ON_GPU = _SDPA, torch_triton.KERNELS
+_ON_CPU = _SDPA, core.CORE
+_ON_GPU = _SDPA, triton.KERNELS
 BACKEND = Torch()
-AGAIN = TorchAgain(BACKEND)
+REPEATED_CALLS = RepeatedTorchCalls(BACKEND, core.CORE)
 
-KNOWN[Tensor] = AGAIN
+REPEATED[Tensor] = REPEATED_CALLS

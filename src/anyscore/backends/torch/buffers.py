@@ -11,7 +11,7 @@ from anyscore.backends.torch.modes import (
     is_forward_mode,
     is_plain,
     is_transforming,
-    is_watched,
+    must_dispatch,
 )
 from anyscore.backends.torch.operators import acc_dtype, array, library
 from anyscore.kernels import cpu
@@ -36,13 +36,13 @@ class TorchBuffers:
     def zeros(self, shape: tuple[int, ...], like: Tensor, dtype: str | None = None) -> Tensor:
         return like.new_zeros(shape, dtype=getattr(torch, dtype) if dtype else like.dtype)
 
-    def blank(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
+    def empty_view(self, shape: tuple[int, ...], like: Tensor) -> Tensor:
         return like.new_zeros(()).expand(shape)
 
-    def number(self, x: Tensor) -> int | None:
+    def concrete_int(self, x: Tensor) -> int | None:
         return int(x) if self._is_known(x) else None
 
-    def numbers(self, x: Tensor) -> list[int] | None:
+    def concrete_ints(self, x: Tensor) -> list[int] | None:
         return x.tolist() if self._is_known(x) else None
 
     def _is_known(self, x: Tensor) -> bool:
@@ -56,7 +56,7 @@ class TorchBuffers:
             )
         return None
 
-    def put(self, x: Tensor, rows: Tensor, start: Tensor | int, wraps: bool) -> Tensor:
+    def write_rows(self, x: Tensor, rows: Tensor, start: Tensor | int, wraps: bool) -> Tensor:
         count = rows.shape[-2]
         if isinstance(start, int) and start + count <= x.shape[-2]:
             x.narrow(-2, start, count).copy_(rows)
@@ -67,20 +67,20 @@ class TorchBuffers:
     def add(self, x: Tensor, n: int) -> Tensor:
         return x.add_(n)
 
-    def pick(self, x: Tensor, index: Tensor, rows: int | None) -> Tensor:
+    def reorder_batch(self, x: Tensor, index: Tensor, rows: int | None) -> Tensor:
         some = x if rows is None else x[..., :rows, :]
         some.copy_(some.index_select(0, index))
         return x
 
     def pack(self, pair: str, b: Tensor, packed: Tensor, start: Tensor | int, count: int) -> Tensor:
-        if is_watched(b, packed):
+        if must_dispatch(b, packed):
             start = torch.tensor(start) if isinstance(start, int) else start
             torch.ops.anyscore.append_keys(pair, b, packed, start, count)
         else:
             _pack(pair, b, packed, start, count)
         return packed
 
-    def room_to_pack(self, b: Tensor) -> Tensor | None:
+    def packed_buffer(self, b: Tensor) -> Tensor | None:
         if not b.is_cpu or b.dtype not in DTYPES_OF_KERNELS or not is_plain(b):
             return None
         if is_transforming() or is_forward_mode():

@@ -8,18 +8,12 @@ import torch
 from torch import Tensor
 
 from anyscore.backends.record import (
-    call_of,
-    factors,
     how_core,
+    operands_of,
     why_not_core,
-    why_not_dtype,
-    why_not_pair,
     with_edges_by_key,
 )
-from anyscore.backends.torch import autograd as torch_autograd
-from anyscore.backends.torch import modes as torch_modes
-from anyscore.backends.torch import operators as torch_operators
-from anyscore.backends.torch import repeated as torch_repeated
+from anyscore.backends.torch import autograd, modes, operators
 from anyscore.backends.torch.modes import (
     differentiable,
     is_compiling,
@@ -29,8 +23,9 @@ from anyscore.backends.torch.modes import (
     is_wrapper,
 )
 from anyscore.backends.torch.operators import acc_dtype, array
+from anyscore.backends.torch.repeated import run as run_repeated
 from anyscore.call.backend import Implementation, Result
-from anyscore.call.operands import FACTORS
+from anyscore.call.operands import N_DIFFERENTIABLE
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
 from anyscore.ops import DTYPES, load
@@ -41,18 +36,18 @@ DTYPES_OF_KERNELS = frozenset(getattr(torch, name) for name in DTYPES)
 
 
 def _why_not(task: Task, options: Options) -> str | None:
-    if reason := why_not_core(task, has_edges=True):
-        return reason
-    xs = factors(task)
-    for x in xs:
-        if not x.is_cpu:
-            return f"it runs on the CPU, and the tensors are on {x.device}"
-        if x.dtype not in DTYPES_OF_KERNELS:
-            return why_not_dtype(_xp.dtype(x))
-    return torch_modes.why_not() or why_not_made_of(xs) or why_not_pair(_xp, task)
+    return why_not_core(_xp, task, _why_not_on_cpu, _why_not_now)
 
 
-def why_not_made_of(xs: list[Tensor]) -> str | None:
+def _why_not_now(xs: list[Tensor]) -> str | None:
+    return modes.why_not() or why_not_wrapper(xs)
+
+
+def _why_not_on_cpu(x: Tensor) -> str | None:
+    return None if x.is_cpu else f"it runs on the CPU, and the tensors are on {x.device}"
+
+
+def why_not_wrapper(xs: list[Tensor]) -> str | None:
     """Return why kernels cannot reach the memory of these tensors, None if they can."""
     if not is_compiling() and any(map(is_wrapper, xs)):
         return "the tensors are made of other tensors"
@@ -61,15 +56,15 @@ def why_not_made_of(xs: list[Tensor]) -> str | None:
 
 def run(task: Task, options: Options, seed: Any) -> Result:
     """Run a task by the operators, on whatever device its tensors are."""
-    x, s = call_of(_xp, task, options, seed)
+    x, s = operands_of(_xp, task, options, seed)
     if not options.return_lse and task.sink is None:
-        repeated = torch_repeated.run(x, s)
-        if repeated is not None:
-            return Result(repeated, None)
-    if differentiable(y for y in x[:FACTORS] if y is not None):
-        output, stats, scores = torch_autograd.forward(with_edges_by_key(x, task), s)
+        output = run_repeated(x, s)
+        if output is not None:
+            return Result(output, None)
+    if differentiable(y for y in x[:N_DIFFERENTIABLE] if y is not None):
+        output, stats, scores = autograd.forward(with_edges_by_key(x, task), s)
     else:
-        output, stats, scores = torch_operators.forward(x, s)
+        output, stats, scores = operators.forward(x, s)
     if output is not None and output.dtype != x.value.dtype:  # to ask costs less than to convert
         output = output.to(x.value.dtype)
     return Result(output, stats, scores)
@@ -79,7 +74,7 @@ CORE = Implementation("cpu", _why_not, run, how_core)
 
 
 def pack_keys(f: Factors) -> Tensor | None:
-    """Return what the core wants to know of the keys of `f`, without a graph; None if nothing."""
+    """Return packed keys for the core, detached; None if unsupported."""
     b: Tensor = f.b
     if not b.is_cpu or b.dtype not in DTYPES_OF_KERNELS:
         return None

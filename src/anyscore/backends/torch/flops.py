@@ -17,21 +17,21 @@ from typing import Any, TypeAlias
 
 from torch.utils.flop_counter import register_flop_formula
 
-from anyscore.backends.torch import operators as torch_operators
+from anyscore.backends.torch import operators
 from anyscore.call.operands import Operands
 
 Shape: TypeAlias = tuple[int, ...]
 
 
-@register_flop_formula(torch_operators.forward.operator.overloadpacket)
+@register_flop_formula(operators.forward.operator.overloadpacket)
 def _forward(*args: Any, **_: Any) -> int:
-    x, s = torch_operators.forward.record(*args)
+    x, s = operators.forward.record(*args)
     return _pairs(x, s.lead) * int(2 * x.a[-1] + 2 * _value_width(x))
 
 
-@register_flop_formula(torch_operators.backward.operator.overloadpacket)
+@register_flop_formula(operators.backward.operator.overloadpacket)
 def _backward(*args: Any, **_: Any) -> int:
-    x, s, results, _ = torch_operators.backward.record(*args)
+    x, s, results, _ = operators.backward.record(*args)
     again = 2 if results.scores is None else 0  # scores that were not kept
     return _pairs(x, s.lead) * int((4 + again) * x.a[-1] + 4 * _value_width(x))
 

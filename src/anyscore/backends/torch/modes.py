@@ -20,8 +20,8 @@ __all__ = [
     "is_plain",
     "is_transformed",
     "is_transforming",
-    "is_watched",
     "is_wrapper",
+    "must_dispatch",
     "wants_gradients",
     "wants_gradients_eagerly",
     "why_not",
@@ -76,7 +76,7 @@ def _plain_keys() -> set[int]:
 _PLAIN = _plain_keys()
 
 
-def is_watched(*args: Any) -> bool:
+def must_dispatch(*args: Any) -> bool:
     """Return whether something must see an operator called: a trace, a profile, a subclass, or
     what PyTorch resolves before an operator (lazy zeros, lazy signs).
     """
@@ -84,7 +84,7 @@ def is_watched(*args: Any) -> bool:
 
 
 def _is_seen(args: Iterable[Any] = ()) -> bool:
-    """Return `is_watched` of a call that no compiler traces."""
+    """Return `must_dispatch` of a call that no compiler traces."""
     if (
         torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._len_torch_dispatch_stack() > 0
@@ -151,7 +151,7 @@ def check_reverse_mode(name: str) -> None:
         )
 
 
-def _once(args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _without_duplicates(args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Give a tensor that comes again as a view of itself: the compiler takes none twice."""
     found: list[Any] = []
     for x in args:
@@ -166,9 +166,9 @@ def apply(function: type[torch.autograd.Function], *args: Any, tensors: slice = 
     tensors: where they are among the arguments.
     """
     if is_compiling():
-        args = _once(args)
+        args = _without_duplicates(args)
     if is_compiling() or is_transforming():
         return function.apply(*args)  # type: ignore[no-untyped-call]
-    if is_watched(*args[tensors]):
+    if must_dispatch(*args[tensors]):
         args = torch._functorch.utils.unwrap_dead_wrappers(args)
     return super(torch.autograd.Function, function).apply(*args)  # type: ignore[misc]

@@ -10,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from anyscore.call.backend import Adapter
 from anyscore.masks.sequences import Sequences
 
 
@@ -104,16 +105,31 @@ def _is_same(one: Any, other: Any) -> bool:
     return one is other or (not torch.compiler.is_compiling() and torch.equal(one, other))
 
 
-def pack(query: Any, key: Any, value: Any) -> tuple[tuple[Any, ...], Sequences]:
-    """Give packed tokens (T, d) of (B, j, d), or (1, heads, T, d) of (B, heads, j, d)."""
-    tensors = query, key, value
-    found = sequences(*tensors)
-    return tuple(x.values() if x.dim() == 3 else x.values()[None] for x in tensors), found
+class NestedAdapter(Adapter):
+    """Jagged nested tensors: packed tokens, and results that are nested as the queries are.
 
+    Tokens are (T, d) of (B, j, d), or (1, heads, T, d) of (B, heads, j, d).
+    """
 
-def nest(x: Tensor, like: Any, own: int = 1) -> Tensor:
-    """Give x, (…, T) of packed queries and `own` axes after, as a tensor nested as they are."""
-    return _nest(x if like.dim() == 3 else x[0], like, own)
+    def __init__(self, query: Any, key: Any, value: Any) -> None:
+        self.sequences, self.tensors = sequences(query, key, value), (query, key, value)
+
+    def take(self, tensors: tuple[Any, ...], score: Any) -> tuple[tuple[Any, ...], Any]:
+        return tuple(map(self._tokens, tensors)), score
+
+    def _tokens(self, x: Any) -> Any:
+        if not any(x is y for y in self.tensors):
+            return x
+        return x.values() if x.dim() == 3 else x.values()[None]
+
+    def give(self, x: Tensor, own: int = 1) -> Tensor:
+        return _nest(self._without_batch(x), self.tensors[0], own)
+
+    def give_pairs(self, x: Tensor, otherwise: float) -> Tensor:
+        return _pad_pairs(self._without_batch(x), *self.tensors[:2], otherwise)
+
+    def _without_batch(self, x: Tensor) -> Tensor:
+        return x if self.tensors[0].dim() == 3 else x[0]
 
 
 def _nest(values: Tensor, like: Any, own: int) -> Tensor:
@@ -122,12 +138,8 @@ def _nest(values: Tensor, like: Any, own: int) -> Tensor:
     )
 
 
-def pad_pairs(x: Tensor, query: Any, key: Any, otherwise: float) -> Tensor:
-    """Give x (…, T_q, T_k) of packed tokens as (B, …, longest query, longest key), dense."""
-    return _pad_pairs(x if query.dim() == 3 else x[0], query, key, otherwise)
-
-
 def _pad_pairs(x: Tensor, query: Any, key: Any, otherwise: float) -> Tensor:
+    """Return x (…, T_q, T_k) of packed tokens as (B, …, longest query, longest key), dense."""
     rows, columns = (y.offsets().tolist() for y in (query, key))
     most = [max((b - a for a, b in pairwise(y)), default=0) for y in (rows, columns)]
     found = []

@@ -1,7 +1,7 @@
-"""Calls of the core that come again: forward and backward look at memory alone.
+"""Repeated calls of PyTorch: `run` repeats the core, `RepeatedTorchCalls` calls of `attention`.
 
-The operators take 20 µs more, and 100 with gradients, to take records apart, to make views and to
-check what was checked.
+They look at memory alone. The operators take 20 µs more, and 100 with gradients, to take records
+apart, to make views and to check what was checked.
 """
 
 from __future__ import annotations
@@ -12,24 +12,36 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.graph import increment_version
 
-from anyscore.backends.torch import autograd as torch_autograd
-from anyscore.backends.torch.modes import differentiable, is_plain, is_watched, wants_gradients
+from anyscore.backends.repeated import RepeatedCoreCalls
+from anyscore.backends.torch import autograd
+from anyscore.backends.torch.modes import (
+    differentiable,
+    is_compiling,
+    is_plain,
+    must_dispatch,
+    wants_gradients,
+    wants_gradients_eagerly,
+)
 from anyscore.backends.torch.operators import Maybe
+from anyscore.call.backend import Backend, Implementation
 from anyscore.call.operands import Operands, Results, Settings
+from anyscore.call.task import Task
 from anyscore.kernels import cpu
+from anyscore.score.factors import Factors
 
-MOST = 64
+MAX_CALLS = 64
 """Calls that are kept, beyond which all are forgotten."""
 
 _calls: dict[Any, Callable[..., Tensor | None]] = {}
-"""By kind, of settings, shapes and strides; `_once` and `_never` stand for some."""
+"""By kind, of settings, shapes and strides; `_seen_once` and `_unrepeatable` stand for some."""
 
 
 class _Trained(torch.autograd.Function):
-    """The function of a call that came before: what it gave, and of which arrays.
+    """Autograd node of a repeated call; saves inputs and output (or scores) and statistics.
 
-    The derivative of `torch_autograd` serves where its backward cannot be repeated, and gives
+    The derivative of `autograd` serves where its backward cannot be repeated, and gives
     those of higher orders.
     """
 
@@ -47,7 +59,7 @@ class _Trained(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Maybe, ...]:
         saved, call = ctx.saved_tensors, ctx.call
         found, own = None, (y for y in (*saved[:4], upstream) if y is not None)
-        if not (is_watched(upstream) or differentiable(own)):
+        if not (must_dispatch(upstream) or differentiable(own)):
             found = call.core.backward(*saved, upstream, torch.get_num_threads())
         if found is None:
             found = call.gradients(saved, upstream)
@@ -55,7 +67,7 @@ class _Trained(torch.autograd.Function):
 
 
 _APPLY: Any = super(torch.autograd.Function, _Trained).apply
-"""Without what it does only for transforms, as `torch_modes.apply`."""
+"""Without what it does only for transforms, as `modes.apply`."""
 
 
 class TrainedCall:
@@ -66,7 +78,7 @@ class TrainedCall:
     """
 
     def __init__(self, x: Operands, s: Settings) -> None:
-        self.keeps_scores = torch_autograd.keeps_scores(x, s)
+        self.keeps_scores = autograd.keeps_scores(x, s)
         self.core = cpu.train_again(x, s, Tensor.new_empty, self.keeps_scores)
         self.settings = s
 
@@ -91,15 +103,15 @@ class TrainedCall:
         a, b, weight, value, stop, kept, stats = saved
         x = Operands(a, b, weight, value=value, stop=stop)
         results = Results(None, stats, kept) if self.keeps_scores else Results(kept, stats)
-        of = torch_autograd.gradients(x, self.settings, results, Results(upstream, None))
+        of = autograd.gradients(x, self.settings, results, Results(upstream, None))
         return *of[:3], of[4]
 
 
-def _once(*_: Any) -> None:
+def _seen_once(*_: Any) -> None:
     """Stand for a call that came once."""
 
 
-def _never(*_: Any) -> None:
+def _unrepeatable(*_: Any) -> None:
     """Stand for a call that no other can repeat."""
 
 
@@ -121,12 +133,58 @@ def run(x: Operands, s: Settings) -> Tensor | None:
     kind = wants, s, shapes, strides, a.dtype, packed is None
     call = _calls.get(kind)  # other threads may add to them, and forget them
     if call is None:
-        if len(_calls) >= MOST:
+        if len(_calls) >= MAX_CALLS:
             _calls.clear()
-        call = _calls[kind] = _once
-    elif call is _once:
-        call = _never
+        call = _calls[kind] = _seen_once
+    elif call is _seen_once:
+        call = _unrepeatable
         with suppress(ValueError):  # an array has to be copied, or is of half precision
             call = TrainedCall(x, s) if wants else cpu.again(x, s, None, Tensor.new_empty)
         _calls[kind] = call
     return call(a, b, weight, value, packed, stop, torch.get_num_threads())
+
+
+def _mark_written(arrays: tuple[Tensor | None, ...]) -> None:
+    """Count up the versions, by which a backward finds that what it kept was written to."""
+    increment_version([x for x in arrays if x is not None])
+
+
+_run = RepeatedCoreCalls.run  # by `super()` a call takes longer
+
+
+class RepeatedTorchCalls(RepeatedCoreCalls):
+    """Repeat calls that no compiler traces."""
+
+    def __init__(self, backend: Backend, core: Implementation) -> None:
+        super().__init__(
+            Tensor,
+            backend,
+            core,
+            wants_gradients_eagerly,
+            torch.get_num_threads,
+            Tensor.new_empty,
+            _mark_written,
+            TrainedCall,
+        )
+
+    def run(
+        self, query: Tensor, key: Any, value: Tensor, score: Any, valid_lens: Any = None
+    ) -> Tensor | None:
+        if type(query) is not Tensor or is_compiling() or query.is_nested:
+            return None
+        return _run(self, query, key, value, score, valid_lens)
+
+    def remember(
+        self, query: Tensor, key: Any, value: Tensor, score: Any, valid_lens: Any, task: Task
+    ) -> None:
+        if not is_compiling():
+            super().remember(query, key, value, score, valid_lens, task)
+
+    def append(self, cache: Any, key: Tensor, value: Tensor, score: Any) -> bool:
+        return not is_compiling() and super().append(cache, key, value, score)
+
+    def remember_append(
+        self, cache: Any, key: Tensor, value: Tensor, score: Any, f: Factors
+    ) -> None:
+        if not is_compiling():
+            super().remember_append(cache, key, value, score, f)

@@ -7,7 +7,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from anyscore.backends.torch.modes import apply, differentiable, is_forward_mode, is_watched
+from anyscore.backends.torch.modes import apply, differentiable, is_forward_mode, must_dispatch
 from anyscore.backends.torch.operators import array
 from anyscore.kernels import cpu
 from anyscore.modifiers.normalizers import sparse
@@ -16,9 +16,9 @@ from anyscore.ops import load
 _xp = load("torch")
 
 
-def weights(scores: Tensor, power: int) -> Tensor:
+def sparse_weights(scores: Tensor, power: int) -> Tensor:
     """Return `normalizers.sparse` of scores: by the definition where a mode must see operations."""
-    if not scores.is_cpu or cpu.problem() or is_forward_mode() or is_watched(scores):
+    if not scores.is_cpu or cpu.problem() or is_forward_mode() or must_dispatch(scores):
         return cast(Tensor, sparse(_xp, scores, power))
     if differentiable([scores]):
         return cast(Tensor, apply(_Sparse, scores, power))

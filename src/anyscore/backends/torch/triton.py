@@ -12,14 +12,13 @@ import torch
 from torch import Tensor
 
 from anyscore.backends.record import factors, why_not, why_not_dtype
-from anyscore.backends.torch import core as torch_core
-from anyscore.backends.torch import modes as torch_modes
-from anyscore.backends.torch import operators as torch_operators
+from anyscore.backends.torch import core, modes, operators
 from anyscore.call.backend import Implementation
-from anyscore.call.operands import FACTORS, Operands, Results, Settings
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
-from anyscore.score.factors import Factors, pair_named
+from anyscore.score.factors import Factors
+from anyscore.score.pairs import pair_named
 
 _TRITON = 3, 4
 _FLOAT64 = 3, 5  # whose products have float64
@@ -66,19 +65,19 @@ def _why_not(task: Task, options: Options) -> str | None:
     for x in xs:
         if not x.is_cuda:
             return f"it runs on GPUs, and the tensors are on {x.device}"
-        if x.dtype not in torch_core.DTYPES_OF_KERNELS:
+        if x.dtype not in core.DTYPES_OF_KERNELS:
             return why_not_dtype(str(x.dtype))
     if _problem() is not None:
         return _problem()
     values = [] if task.value is None else [task.value]
     if (found := _older_than(_FLOAT64)) and any(x.dtype == torch.float64 for x in xs + values):
         return f"float64 needs Triton 3.5, and {found} is installed"
-    if reason := torch_modes.why_not() or torch_core.why_not_made_of(xs):
+    if reason := modes.why_not() or core.why_not_wrapper(xs):
         return reason
     return _device_problem(f.a.device.index)
 
 
-KERNELS = Implementation("triton", _why_not, torch_core.run)
+KERNELS = Implementation("triton", _why_not, core.run)
 
 
 def _device_of(x: Tensor) -> AbstractContextManager[None]:
@@ -88,13 +87,13 @@ def _device_of(x: Tensor) -> AbstractContextManager[None]:
 
 def _functions(name: str) -> Any:
     """Return the pair of that name in Triton, the user's own where the pair brings it."""
-    from anyscore.kernels.triton import own_pairs, pairs
+    from anyscore.kernels.triton import formula, pairs
 
     pair = pair_named(name)
     if pair.triton is not None:
         return pairs.Functions(*pair.triton)
     if pair.is_formula:
-        return own_pairs.of_formula(pair.value)
+        return formula.of_formula(pair.value)
     return pairs.BY_NAME[name]
 
 
@@ -107,7 +106,7 @@ def _kernels(x: Operands) -> Any:
 
 def forward(x: Operands, s: Settings) -> Results:
     """Return the results in the accumulation dtype."""
-    acc_dtype = torch_operators.acc_dtype(*x[:FACTORS])
+    acc_dtype = operators.acc_dtype(*x[:N_DIFFERENTIABLE])
     with _device_of(x.a):
         found: Results = _kernels(x).forward(_functions(s.pair), x, s, acc_dtype)
     return found
@@ -125,9 +124,9 @@ def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> t
         found = _kernels(x).backward(_functions(s.pair), x, s, results, upstream)
     return tuple(
         stats.new_empty(0) if y is None or d is None else d.to(y.dtype)
-        for y, d in zip(x[:FACTORS], found, strict=False)
+        for y, d in zip(x[:N_DIFFERENTIABLE], found, strict=False)
     )
 
 
-torch_operators.forward.run_on("cuda", forward)
-torch_operators.backward.run_on("cuda", backward)
+operators.forward.run_on("cuda", forward)
+operators.backward.run_on("cuda", backward)

@@ -3,6 +3,6 @@
 prepare      `prepare_keys`: keys projected once
 make         `make_cache`: a cache that grows
 cache        `Cache`: `append`, `attend`, `reorder`
-positions    where tokens stand in the buffers of a cache, masks and biases by their rows
+positions    positions of cached tokens; masks and biases by buffer row
 checks       what a cache and its calls must satisfy
 """

@@ -6,9 +6,9 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from anyscore.backends import repeats
-from anyscore.call.backend import Again
+from anyscore.call.backend import RepeatedCalls
+from anyscore.call.lowering import combine
 from anyscore.call.prepared import PreparedKeys
-from anyscore.call.task import combine
 from anyscore.functional.attention import attention, plan
 from anyscore.functional.cache.checks import (
     backend_of,
@@ -22,7 +22,7 @@ from anyscore.functional.cache.checks import (
     lower_tokens,
     tokens,
 )
-from anyscore.functional.cache.positions import Ring, place_bias, place_masks
+from anyscore.functional.cache.positions import CachePositions, bias_by_row, mask_by_row
 from anyscore.masks.objects import Causal, Lengths, Mask
 from anyscore.ops import Array
 from anyscore.ops.checks import check_integers, find_framework
@@ -71,7 +71,7 @@ class Cache:
         if self.prepared is not None:
             return self.prepared
         buffers = backend_of(self.values)[1]
-        blank = buffers.blank((*self.b.shape[:-2], self.capacity, self.d_k), self.values)
+        blank = buffers.empty_view((*self.b.shape[:-2], self.capacity, self.d_k), self.values)
         nothing = blank[..., :0, :]
         return PreparedKeys(blank, self.score, self.b, self.key_bias, self.packed, nothing)
 
@@ -98,7 +98,8 @@ class Cache:
         f, value = lower_tokens(key, value, score, self.no_query, self.values)
         backend, buffers = backend_of(self.values)
         xp, count, wraps = backend.xp, tokens(value), self.window is not None
-        bias, start, known = f.key_bias, self.length, None if wraps else buffers.number(self.length)
+        bias, start = f.key_bias, self.length
+        known = None if wraps else buffers.concrete_int(self.length)
         check_rows(xp, "key", f.b, self.b)
         check_bias(type(score).__name__, bias, self.key_bias)
         check_room(known, count, self.capacity, wraps)
@@ -109,20 +110,21 @@ class Cache:
             value = xp.where(start == self.length, value, float("nan"))
         elif not wraps:
             start = known
-        b, packed = buffers.put(self.b, f.b, start, wraps), self.packed
-        values = buffers.put(self.values, value, start, wraps)
+        b, packed = buffers.write_rows(self.b, f.b, start, wraps), self.packed
+        values = buffers.write_rows(self.values, value, start, wraps)
         if packed is not None:
             packed = buffers.pack(f.pair.name, b, packed, start, count)
         if self.key_bias is not None and bias is not None:
-            bias = buffers.put(self.key_bias[..., None], bias[..., None], start, wraps)[..., 0]
+            column = bias[..., None]
+            bias = buffers.write_rows(self.key_bias[..., None], column, start, wraps)[..., 0]
         if before is not None:
-            before.learn_append(self, key, value, score, f)
+            before.remember_append(self, key, value, score, f)
         return self._with(b, bias, packed, values, buffers.add(self.length, count))
 
-    def _known(self, x: Array) -> Again | None:
-        """Return what repeats calls with x, an array of the cache's type; None for another type.
+    def _known(self, x: Array) -> RepeatedCalls | None:
+        """Return the shortcut for calls with x; None for an array of another type than the cache.
 
-        Nothing repeats those of a ring, nor of a cache with biases of keys.
+        Caches with a window, or with biases of keys, have none.
         """
         alike = self.window is None is self.key_bias and type(x) is type(self.values)
         return repeats(x) if alike else None
@@ -144,20 +146,20 @@ class Cache:
         """
         check_integers(0, queries=queries)
         if causal:
-            check_queries(queries, backend_of(self.values)[1].number(self.length))
+            check_queries(queries, backend_of(self.values)[1].concrete_int(self.length))
         if self.window is not None:
-            return self._ring(queries).mask(self.window, causal)
+            return self._positions(queries).mask(self.window, causal)
         if queries == 1 or not causal:
             return Lengths(self.length)
         return Causal(offset=self.length - queries)
 
     def positions(self) -> Array:
         """Return the position of the token in each row, (capacity,); < 0 where there is none."""
-        return self._ring(0).positions()
+        return self._positions(0).positions()
 
-    def _ring(self, queries: int) -> Ring:
-        xp = backend_of(self.values)[0].xp
-        return Ring(xp, self.values, self.length, self.capacity, queries, self.window is not None)
+    def _positions(self, queries: int) -> CachePositions:
+        xp, wraps = backend_of(self.values)[0].xp, self.window is not None
+        return CachePositions(xp, self.values, self.length, self.capacity, queries, wraps)
 
     def attend(
         self,
@@ -206,20 +208,20 @@ class Cache:
     def _placed(
         self, query: Array, score: Score, causal: bool, options: dict[str, Any]
     ) -> dict[str, Any]:
-        """Return options of a call of the cache as they are of its rows, with its own mask."""
+        """Translate masks and biases from positions to buffer rows; add the cache's mask."""
         find_framework(query=query, cache=self.values)
         check_score_of(score, self.score, self.numbers, "attend(query")
         check_rank("query", query)
-        ring = self._ring(tokens(query))
-        own = self.mask(ring.queries, causal)
+        at = self._positions(tokens(query))
+        own = self.mask(at.queries, causal)
         mask = combine(options.get("mask"), options.get("valid_lens"))
         placed = options | {"mask": own, "valid_lens": None}
         if mask is not None:
-            placed["mask"] = own & place_masks(ring, mask)
-        elif isinstance(own, Lengths):  # which calls that come again take
+            placed["mask"] = own & mask_by_row(at, mask)
+        elif isinstance(own, Lengths):  # lengths, not a mask: only those are repeated
             placed |= {"mask": None, "valid_lens": own.n}
         for name in ("bias", "bias_after"):
-            placed[name] = place_bias(ring, options.get(name), query.shape[:-2])
+            placed[name] = bias_by_row(at, options.get(name), query.shape[:-2])
         return placed
 
     def reorder(self, beams: Any) -> Cache:
@@ -232,12 +234,12 @@ class Cache:
         """
         backend, buffers = backend_of(self.values)
         index = check_beams(backend.xp, buffers, beams, self.b, self.values)
-        rows = None if self.window is not None else buffers.number(self.length)
-        b = buffers.pick(self.b, index, rows)
-        values = buffers.pick(self.values, index, rows)
+        rows = None if self.window is not None else buffers.concrete_int(self.length)
+        b = buffers.reorder_batch(self.b, index, rows)
+        values = buffers.reorder_batch(self.values, index, rows)
         packed, bias = self.packed, self.key_bias
         if packed is not None:
-            packed = buffers.pick(packed, index, None if rows is None else rows + 1)
+            packed = buffers.reorder_batch(packed, index, None if rows is None else rows + 1)
         if bias is not None:
-            bias = buffers.pick(bias[..., None], index, rows)[..., 0]
+            bias = buffers.reorder_batch(bias[..., None], index, rows)[..., 0]
         return self._with(b, bias, packed, values, self.length)

@@ -8,9 +8,9 @@ from typing import Any, NoReturn
 from anyscore import backends
 from anyscore.call.autocast import autocast
 from anyscore.call.backend import Backend, Buffers
-from anyscore.functional.cache.prepare import no_queries
+from anyscore.functional.cache.prepare import empty_queries
 from anyscore.ops import DTYPES, FRAMEWORKS, Array, Ops, framework
-from anyscore.ops.checks import check_places, check_tensors, find_framework, shown
+from anyscore.ops.checks import check_devices, check_tensors, find_framework, shown
 from anyscore.score.base import Score
 from anyscore.score.checks import check_call
 from anyscore.score.factors import Factors
@@ -37,7 +37,7 @@ def tokens(x: Array) -> int:
     return int(x.shape[-2])
 
 
-def numbers_of(score: Score) -> str:
+def scalar_fields_of(score: Score) -> str:
     """Return the fields of a score that are numbers, and not tensors: "nu=2.0 sigma=1.0"."""
     return " ".join(f"{n}={float(x)}" for n, x in vars(score).items() if isinstance(x, Real))
 
@@ -51,7 +51,7 @@ def check_score_of(score: Any, held: type[Score], numbers: str, call: str) -> No
     Raises ValueError: it is not.
     """
     if type(score) is held:
-        own = numbers_of(score) if numbers else ""  # most scores of layers have tensors alone
+        own = scalar_fields_of(score) if numbers else ""  # most scores of layers have tensors alone
         known, given = (dict(x.split("=") for x in text.split()) for text in (numbers, own))
         other = [name for name, x in known.items() if given.get(name, x) != x]
         if not other:
@@ -99,7 +99,7 @@ def lower_tokens(
         if query is None:
             _check_pair(xp, key, value)
             check_tensors(xp, key, key, value)
-            query = no_queries(xp, score, key)
+            query = empty_queries(xp, score, key)
         elif dtype is not None:
             query = xp.astype(query, dtype)
         try:
@@ -127,7 +127,7 @@ def _check_pair(xp: Ops, key: Array, value: Array) -> None:
     Raises TypeError, ValueError: they do not fit.
     """
     for name, x in (("key", key), ("value", value)):
-        check_places(xp, x, **{name: x})
+        check_devices(xp, x, **{name: x})
         if xp.dtype(x) not in DTYPES:
             raise TypeError(f"{name} is {xp.dtype(x)}, expected one of {', '.join(DTYPES)}.")
         check_rank(name, x)
@@ -220,7 +220,7 @@ def check_beams(xp: Ops, buffers: Buffers, beams: Any, b: Array, values: Array) 
         raise TypeError(f"beams must be integers, got {xp.dtype(index)}.")
     if xp.shape(index) != (batch,):
         raise ValueError(f"beams has shape {xp.shape(index)}, expected {(batch,)}.")
-    for i, beam in enumerate(buffers.numbers(index) or ()):
+    for i, beam in enumerate(buffers.concrete_ints(index) or ()):
         if not 0 <= beam < batch:
             raise ValueError(f"beams[{i}] is {beam}, expected 0 ≤ beam < {batch}.")
     return index

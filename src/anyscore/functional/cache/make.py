@@ -9,14 +9,14 @@ from anyscore.functional.cache.checks import (
     backend_of,
     check_room,
     lower_tokens,
-    numbers_of,
+    scalar_fields_of,
     tokens,
 )
-from anyscore.functional.cache.prepare import no_queries
+from anyscore.functional.cache.prepare import empty_queries
 from anyscore.kernels import cpu
 from anyscore.ops import Array
 from anyscore.ops.checks import check_integers, check_size, shown
-from anyscore.ops.pytrees import tell
+from anyscore.ops.pytrees import register_pytrees
 from anyscore.score import ScaledDot
 from anyscore.score.base import Score
 
@@ -65,7 +65,7 @@ def make_cache(
     >>> np.allclose(np.concatenate(steps, 1), together)
     True
     """
-    tell()
+    register_pytrees()
     if not isinstance(score, Score):
         raise TypeError(f"a cache is of a score object, such as ScaledDot(), got {shown(score)}.")
     check_integers(1, capacity=capacity)
@@ -86,10 +86,10 @@ def make_cache(
 
     b, values = room(f.b, 2), room(first, 2)
     bias = None if f.key_bias is None else room(f.key_bias, 1)
-    packed = buffers.room_to_pack(b) if cpu.packs(f.pair) else None
+    packed = buffers.packed_buffer(b) if cpu.packs(f.pair) else None
     length = buffers.zeros((), first, xp.index_dtype())
-    of_score = no_queries(xp, score, key), type(score), int(xp.shape(key)[-1])
-    cache = Cache(b, bias, packed, values, length, *of_score, window, numbers_of(score))
+    of_score = empty_queries(xp, score, key), type(score), int(xp.shape(key)[-1])
+    cache = Cache(b, bias, packed, values, length, *of_score, window, scalar_fields_of(score))
     if buffers.in_place:
         cache = replace(cache, prepared=cache.keys)
     return cache.append(key, value, score=score)

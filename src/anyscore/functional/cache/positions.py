@@ -1,4 +1,7 @@
-"""Where the tokens of a cache stand, with a window in row p mod T; masks and biases of its rows."""
+"""Positions of cached tokens; masks and biases by buffer row.
+
+With a window the token of position p is in row p mod T, else in row p.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +10,16 @@ from functools import reduce
 from operator import and_
 from typing import Any
 
+from anyscore.masks.alignment import is_aligned
 from anyscore.masks.context import MaskContext
 from anyscore.masks.lowered import LoweredMask
-from anyscore.masks.objects import Causal, Interval, Keep, Lengths, Mask, Window, as_mask, parts
-from anyscore.modifiers.biases import FAR, Bias
+from anyscore.masks.objects import Keep, Lengths, Mask, as_mask, parts
+from anyscore.modifiers.biases import MAX_POSITION, Bias
 from anyscore.ops import Array, Ops
 
 
 @dataclass(frozen=True)
-class Ring:
+class CachePositions:
     """Rows of a cache, and the last queries that meet them.
 
     like: a tensor of the framework. length: (), how many tokens came until now. rows: how many of
@@ -45,7 +49,7 @@ class Ring:
     def mask(self, window: int, causal: bool = True) -> Mask:
         """Return the mask of a window of so many tokens, each query's own among them.
 
-        Raises ValueError: the ring has not all that the queries may attend.
+        Raises ValueError: the buffer lacks some of what the queries may attend.
         """
         if not causal:
             raise ValueError("a window is of causal attention: with causal=False leave it out.")
@@ -64,25 +68,25 @@ class Ring:
     def bias(self, bias: Bias, heads: int | None) -> Array:
         """Return a bias of positions as it is of queries and rows, (..., queries, rows)."""
         distances = self.xp.reshape(self.distances(), (self.queries * self.rows,))
-        found = self.xp.tensor(bias.of(self.xp, distances, heads), self.like)
+        found = self.xp.tensor(bias.values_at(self.xp, distances, heads), self.like)
         lead = self.xp.shape(found)[:-1]
         return self.xp.reshape(found, (*lead, self.queries, self.rows))
 
 
-def place_bias(ring: Ring, bias: Any, lead: tuple[int, ...]) -> Any:
-    """Return a bias of positions that does not say where queries stand as it is of the rows.
+def bias_by_row(at: CachePositions, bias: Any, lead: tuple[int, ...]) -> Any:
+    """Place the queries of a positional bias without align or offset at the last positions.
 
     lead: the leading dimensions of the queries. Other biases are given back as they are.
     """
-    if not isinstance(bias, Bias) or not bias.align is bias.offset is None:
+    if not isinstance(bias, Bias) or is_aligned(bias):
         return bias
-    if not ring.wraps:
-        return replace(bias, offset=ring.length - ring.queries)  # type: ignore[type-var]
-    return ring.bias(bias, lead[-1] if len(lead) > 1 else None)
+    if not at.wraps:
+        return replace(bias, offset=at.length - at.queries)  # type: ignore[type-var]
+    return at.bias(bias, lead[-1] if len(lead) > 1 else None)
 
 
 @dataclass(frozen=True, eq=False)
-class OfPositions(Mask):
+class PositionMask(Mask):
     """A mask of positions, met by rows that hold tokens of other positions.
 
     mask: an interval of positions for each query. positions: (rows,), of the token in each row.
@@ -93,42 +97,35 @@ class OfPositions(Mask):
 
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to a boolean array."""
-        found, allowed = self.mask.lower(replace(call, keys=FAR)), None
-        if found.start is not None:
-            allowed = self.positions >= found.start[..., None]
-        if found.stop is not None:
-            before = self.positions < found.stop[..., None]
+        interval, allowed = self.mask.lower(replace(call, keys=MAX_POSITION)), None
+        assert isinstance(interval, LoweredMask)
+        if interval.start is not None:
+            allowed = self.positions >= interval.start[..., None]
+        if interval.stop is not None:
+            before = self.positions < interval.stop[..., None]
             allowed = before if allowed is None else call.xp.logical_and(allowed, before)
         return call.lowered(mask=allowed)
 
 
-def place_masks(ring: Ring, mask: Mask) -> Mask:
-    """Return a mask of positions as it is of the rows.
+def mask_by_row(at: CachePositions, mask: Mask) -> Mask:
+    """Return a mask of positions as a mask of buffer rows.
 
     Raises TypeError: the rows wrap, and the mask does not count positions.
     """
 
     def placed(part: Mask) -> Mask:
-        if isinstance(part, Causal | Window) and (part.align == "end" or _says_nothing(part)):
-            last: Any = ring.length - ring.queries
-            if part.offset is not None:
-                last = last + ring.xp.array(part.offset, ring.like)
-            part = replace(part, align=None, offset=last)
-        if not ring.wraps:
+        part = part.at_end(at.xp, at.length - at.queries)
+        if not at.wraps:
             return part
-        if not isinstance(part, Causal | Interval | Lengths | Window):
+        if not part.by_position:
             raise TypeError(
                 "in a cache with a window tokens change rows, so that a mask must count positions: "
                 f"expected Interval, Lengths, Causal or Window, got {_name(part)}. For padding on "
                 "the left pass Interval(padding, None)."
             )
-        return OfPositions(part, ring.positions())
+        return PositionMask(part, at.positions())
 
     return reduce(and_, map(placed, parts(mask)))
-
-
-def _says_nothing(mask: Causal | Window) -> bool:
-    return mask.align is None and mask.offset is None
 
 
 def _name(mask: Mask) -> str:

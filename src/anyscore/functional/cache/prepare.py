@@ -7,13 +7,13 @@ from typing import Any
 
 from anyscore import backends
 from anyscore.call.autocast import autocast
+from anyscore.call.lowering import lower_mask
 from anyscore.call.prepared import PreparedKeys
-from anyscore.call.task import lower_mask
 from anyscore.kernels import cpu
 from anyscore.masks.lowered import zero_unread
-from anyscore.masks.objects import Interval, Keys, Lengths, parts
+from anyscore.masks.objects import parts
 from anyscore.ops import Array, Ops
-from anyscore.ops.checks import check_places, check_tensors, find_framework, shown
+from anyscore.ops.checks import check_devices, check_tensors, find_framework, shown
 from anyscore.score import ScaledDot
 from anyscore.score.base import Score
 from anyscore.score.checks import KEY_PARAMETERS, check_score, parameters_of
@@ -65,17 +65,19 @@ def prepare_keys(
     backend = backends.load(name)
     xp = backend.xp
     context, dtype = backend.precision(key)
-    (key,), score = backend.unwrap((key,), score)
+    adapter = backend.adapter(key, key, key)
+    if adapter.sequences is None:  # ragged keys are refused below
+        (key,), score = adapter.take((key,), score)
     with context():
         if dtype is not None:
             (key,), score = autocast(xp, dtype, [key], score)
-        check_places(xp, key, key=key)
+        check_devices(xp, key, key=key)
         check_tensors(xp, key, key, key)
-        query = no_queries(xp, score, key)
+        query = empty_queries(xp, score, key)
         sizes = check_tensors(xp, query, key, key)
         check_score(xp, score, query, key, sizes)
         for part in parts(mask):
-            if not isinstance(part, Lengths | Interval | Keys):
+            if not part.of_all_queries:
                 raise TypeError(
                     f"keys are prepared for all queries, so their mask must not depend on them: "
                     f"expected Lengths, Interval or Keys, got {type(part).__name__}. Give it to "
@@ -85,9 +87,9 @@ def prepare_keys(
         if lowered is None:
             key = xp.copy(key)
         else:
-            key, _ = zero_unread(xp, key, lowered.used[1], sizes.groups)
+            key, _ = zero_unread(xp, key, lowered.attending_attended[1], sizes.groups)
         f = score.lower(xp, query, key)
-        nothing = _none_of(xp, key, xp.shape(key)[-1])
+        nothing = _empty_rows(xp, key, xp.shape(key)[-1])
         packed = backend.pack_keys(f) if cpu.packs(f.pair) else None
         return PreparedKeys(key, type(score), f.b, f.key_bias, packed, nothing)
 
@@ -95,14 +97,14 @@ def prepare_keys(
 vars(prepare_keys)["autograph_info__"] = None  # as of `attention`
 
 
-def _none_of(xp: Ops, x: Array, width: int, lead: tuple[int, ...] = ()) -> Array:
-    """No tokens of the width, (*lead, 0, width), of the kind of x."""
+def _empty_rows(xp: Ops, x: Array, width: int, lead: tuple[int, ...] = ()) -> Array:
+    """Return an empty (*lead, 0, width) array like x."""
     nothing = xp.reshape(x[..., :0, :], (*(1,) * len(lead), 0, 1))
     return xp.broadcast_to(nothing, (*lead, 0, width))
 
 
-def no_queries(xp: Ops, score: Score, key: Array) -> Array:
-    """No queries, of the width and leading dimensions that the parameters of the score expect."""
+def empty_queries(xp: Ops, score: Score, key: Array) -> Array:
+    """Return empty queries, of the width and leading dimensions that the score expects."""
     d_k = width = xp.shape(key)[-1]
     of_queries: list[tuple[int, ...]] = []
     of_keys = [xp.shape(key)[:-2]]
@@ -123,4 +125,4 @@ def no_queries(xp: Ops, score: Score, key: Array) -> Array:
     rank = max(map(len, leads))
     padded = [(1,) * (rank - len(lead)) + lead for lead in leads]
     lead = tuple(next((n for n in sizes if n != 1), 1) for sizes in zip(*padded, strict=True))
-    return _none_of(xp, key, max(width, 0), lead)
+    return _empty_rows(xp, key, max(width, 0), lead)

@@ -17,8 +17,8 @@ import jax.numpy as jnp
 from jax.experimental import pallas as pl
 
 from anyscore.call.operands import Operands, Results, Settings
-from anyscore.kernels.pallas import backward as pallas_backward
-from anyscore.kernels.pallas import launch as pallas_call
+from anyscore.kernels.pallas import backward as backward_kernels
+from anyscore.kernels.pallas import launch
 from anyscore.kernels.pallas.launch import run_kernel
 from anyscore.kernels.pallas.panels import Layout, panels
 from anyscore.kernels.pallas.tiles import Tiles, loop, sigmoid
@@ -26,7 +26,7 @@ from anyscore.kernels.xla import attention as xla
 from anyscore.kernels.xla.call import FfiCall
 from anyscore.modifiers.biases import LoweredBias
 from anyscore.ops import Array, load, masked
-from anyscore.score.factors import Pair
+from anyscore.score.pairs import Pair
 
 _xp = load("jax")
 
@@ -48,7 +48,7 @@ class StaticArgs(NamedTuple):
 
 def problem() -> str | None:
     """Return why the kernels cannot be called, None if they can."""
-    return pallas_call.problem
+    return launch.problem
 
 
 @cache
@@ -205,5 +205,5 @@ def _forward_tile(s: Layout, refs: dict[str, Any]) -> None:
 
 _KERNELS: dict[str, Callable[[Layout, Mapping[str, Array]], dict[str, Array]]] = {
     "forward": _forward,
-    "backward": pallas_backward.backward,
+    "backward": backward_kernels.backward,
 }

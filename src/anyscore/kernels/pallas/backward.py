@@ -28,7 +28,7 @@ from anyscore.kernels.pallas.panels import Layout, panels
 from anyscore.kernels.pallas.tiles import Tiles, dot, loop, sigmoid
 from anyscore.kernels.xla.call import Shape
 from anyscore.ops import Array, load
-from anyscore.score.factors import PRODUCT
+from anyscore.score.pairs import PRODUCT
 
 _xp = load("jax")
 Step: TypeAlias = Callable[[Any, None], None]

@@ -17,10 +17,10 @@ import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 
-from anyscore.call.operands import OF_KEYS, Settings
+from anyscore.call.operands import WITH_KEY_HEADS, Settings
 from anyscore.kernels.xla.call import Shape
 from anyscore.ops import Array
-from anyscore.score.factors import PRODUCT, Pair
+from anyscore.score.pairs import PRODUCT, Pair
 
 _OWN = {
     "a": 3,
@@ -188,7 +188,7 @@ def panels(s: Layout, operands: Mapping[str, Array]) -> dict[str, Panel]:
         x = jnp.swapaxes(x, -1, -2) if name in ("a", "b") else x
         x = _padded(x, *sizes[name]) if name in sizes else x
         x = x[..., None, :] if name in ("a", "b") else x[..., None] if name == "counter" else x
-        laid_out[name] = panel(s, x, _OWN[name], name in OF_KEYS)
+        laid_out[name] = panel(s, x, _OWN[name], name in WITH_KEY_HEADS)
     return laid_out | _bounds(s, bounds) | (_nonfinite(s, laid_out) if s.masked else {})
 
 
@@ -229,7 +229,7 @@ def _nonfinite(s: Layout, laid_out: Mapping[str, Panel]) -> dict[str, Panel]:
     for name, axis in axes.items():
         if name in laid_out:
             x = jnp.logical_not(jnp.isfinite(laid_out[name].x)).any(axis)
-            n = s.columns if name in OF_KEYS else s.rows
+            n = s.columns if name in WITH_KEY_HEADS else s.rows
             x = x.reshape(*x.shape[:2], 1, -1, n).any(-1)
             tiles[f"nonfinite_{name}"] = Panel(x.astype(np.int32), laid_out[name].outer)
     return tiles

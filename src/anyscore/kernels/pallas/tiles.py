@@ -18,7 +18,7 @@ from jax.experimental import pallas as pl
 from anyscore.kernels.pallas.panels import Layout
 from anyscore.modifiers.dropout import last_dropped, philox
 from anyscore.ops import Array, load
-from anyscore.score.factors import PRODUCT
+from anyscore.score.pairs import PRODUCT
 
 _xp = load("jax")
 

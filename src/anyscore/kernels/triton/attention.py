@@ -12,12 +12,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from anyscore.call.operands import FACTORS, Operands, Results, Settings
-from anyscore.kernels.triton import backward as triton_backward
-from anyscore.kernels.triton import decode as triton_decode
-from anyscore.kernels.triton import forward as triton_forward
-from anyscore.kernels.triton import scorers
-from anyscore.kernels.triton.packed import (
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings
+from anyscore.kernels.triton import backward as backward_kernels
+from anyscore.kernels.triton import decode, scorers
+from anyscore.kernels.triton import forward as forward_kernels
+from anyscore.kernels.triton.call import (
     BLOCK,
     HALF,
     TILE,
@@ -69,14 +68,14 @@ def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -
     finite = call.rows(inputs.two(value, 2), kind)
     grid = inputs.problems * call.query_tiles * columns.blocks
     launch(
-        triton_forward.forward, grid, call.of_queries, call.of_keys, call.weights, inputs.biases,
+        forward_kernels.forward, grid, call.of_queries, call.of_keys, call.weights, inputs.biases,
         finite, inputs.mask, inputs.dropout, output, stats, scores, inputs.sizes, call.scale, 0.0,
         columns.blocks, SCORER=call.scorer, D_V=d_v, COLUMNS=columns.count,
         SIGMOID=bool(s.normalizer),
     )  # fmt: skip
     if d_v:
         launch(
-            triton_forward.forward_nonfinite, grid, inputs.operand(value, 2), finite, inputs.mask,
+            forward_kernels.forward_nonfinite, grid, inputs.operand(value, 2), finite, inputs.mask,
             output, inputs.sizes, D_V=d_v, COLUMNS=columns.count,
         )  # fmt: skip
     return scaled(results, s.dropout)
@@ -139,14 +138,14 @@ def _decode(
     weight = None if x.weight is None else inputs.operand(x.weight, 1)
     scorer = scorers.elementwise(pair).of_settings(inputs.s, width=width)
     launch(
-        triton_decode.decode_queries, rows * splits * columns.blocks, a, b, weight, inputs.biases,
+        decode.decode_queries, rows * splits * columns.blocks, a, b, weight, inputs.biases,
         value, inputs.mask, inputs.dropout, stats, tops, totals, summed, scores, sizes,
         inputs.s.scale, chunk, splits, SCORER=scorer, D_V=d_v, COLUMNS=columns.count,
         SIGMOID=sigmoid,
     )  # fmt: skip
     unknown = None if sigmoid else stats
     launch(
-        triton_decode.combine, rows * columns.blocks, tops, totals, summed, output, unknown, splits,
+        decode.combine, rows * columns.blocks, tops, totals, summed, output, unknown, splits,
         sizes.queries, D_V=d_v, COLUMNS=columns.count,
     )  # fmt: skip
 
@@ -197,7 +196,7 @@ def backward(
 
     results: of `forward`; upstream: their gradients. In the dtype of stats.
     """
-    stats, factors = results.stats, x[:FACTORS]
+    stats, factors = results.stats, x[:N_DIFFERENTIABLE]
     value = x.b[..., :0] if x.value is None else x.value
     x = x._replace(value=value)
     queries, keys, d_v = x.a.shape[-2], x.b.shape[-2], value.shape[-1]
@@ -231,7 +230,7 @@ def backward(
     for first in range(0, keys, most):
         band = _Band(p_band, ds_band, outside, some, first, min(most, keys - first))
         launch(
-            triton_backward.weights_and_gradients, problems * tiles * tiles_of(band.size),
+            backward_kernels.weights_and_gradients, problems * tiles * tiles_of(band.size),
             call.of_queries, call.of_keys, call.weights, inputs.biases, inputs.mask,
             inputs.dropout, stats, values, d_outputs, delta, d_scores, *band, inputs.sizes,
             call.scale, 0.0, SCORER=scorer, DEPTH=depth, SIGMOID=bool(s.normalizer),
@@ -319,7 +318,7 @@ def _matrix_sums(
     count = call.query_tiles if of_query else tiles_of(band.size)
     if columns.width:
         launch(
-            triton_backward.matrix_sums, target.shape[0] * count * columns.blocks, stored, rows,
+            backward_kernels.matrix_sums, target.shape[0] * count * columns.blocks, stored, rows,
             raw, band.some, target, band.first, band.size, call.inputs.sizes, scale,
             WIDTH=columns.width, COLUMNS=columns.count, PRECISION=call.precision, OF_QUERY=of_query,
         )  # fmt: skip
@@ -335,7 +334,7 @@ def _feature_sums(call: PackedCall, band: _Band, made: _Gradients, of_query: boo
     features = BLOCK if tiles * -(-call.width // BLOCK) >= 2 * PROGRAMS else LEAST_FEATURES
     registers = {"maxnreg": REGISTERS[of_query]} if call.exponentials else {}
     launch(
-        triton_backward.feature_sums, tiles * -(-call.width // features), own, other, call.weights,
+        backward_kernels.feature_sums, tiles * -(-call.width // features), own, other, call.weights,
         band.ds, band.some, target, made.weight, band.first, band.size, call.inputs.sizes,
         call.scale, SCORER=call.scorer, FEATURES=features, OF_QUERY=of_query,
         WITH_WEIGHT=of_query and call.weight is not None, **registers,

@@ -10,16 +10,16 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyscore.call.operands import FACTORS, Operands, Results, Settings
-from anyscore.kernels.triton import edges as triton_edges
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings
+from anyscore.kernels.triton import edges as edge_kernels
 from anyscore.kernels.triton import scorers
 from anyscore.kernels.triton.attention import delta_of, empty_stats, exactly, scaled
+from anyscore.kernels.triton.call import Columns, Inputs, launch, operand
 from anyscore.kernels.triton.edges import Compared, Graph
-from anyscore.kernels.triton.packed import Columns, Inputs, launch, operand
 from anyscore.kernels.triton.pairs import Functions
 from anyscore.kernels.triton.scorers import Scorer
 
-FEATURES: int = triton_edges.FEATURES.value
+FEATURES: int = edge_kernels.FEATURES.value
 
 
 class _Call:
@@ -67,7 +67,7 @@ def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -
     call = _Call(pair, x, s, acc_dtype)
     inputs, blocks = call.inputs, call.columns.blocks
     launch(
-        triton_edges.forward, inputs.problems * queries * blocks, call.compared, call.value,
+        edge_kernels.forward, inputs.problems * queries * blocks, call.compared, call.value,
         call.of_queries, inputs.dropout, output, stats, scores, inputs.sizes, inputs.s.scale,
         blocks, SCORER=call.scorer, D_V=d_v, COLUMNS=call.columns.count, SIGMOID=call.sigmoid,
     )  # fmt: skip
@@ -88,7 +88,7 @@ def backward(
 
     results: of `forward`; upstream: their gradients. In the dtype of stats.
     """
-    stats, factors = results.stats, x[:FACTORS]
+    stats, factors = results.stats, x[:N_DIFFERENTIABLE]
     if stats.numel() == 0 or not x.col.shape[0]:
         return Operands(*(None if y is None else stats.new_zeros(y.shape) for y in factors))
     call = _Call(pair, x, s, stats.dtype)
@@ -101,7 +101,7 @@ def backward(
     outside = torch.empty_like(ds) if call.scorer.after and x.bias is not None else None
     constants = {"D_V": call.d_v, "COLUMNS": call.columns.count}
     launch(
-        triton_edges.slopes_of_edges, problems * sizes.queries, call.compared, call.value, d_output,
+        edge_kernels.slopes_of_edges, problems * sizes.queries, call.compared, call.value, d_output,
         call.of_queries, inputs.dropout, stats, delta, d_scores, p, ds, outside, sizes,
         scale, SCORER=call.scorer, SIGMOID=call.sigmoid, **constants,
     )  # fmt: skip
@@ -123,12 +123,12 @@ def backward(
         rows = sizes.queries if of_query else sizes.keys
         if width:
             launch(
-                triton_edges.feature_sums, problems * rows * -(-width // FEATURES), call.compared,
+                edge_kernels.feature_sums, problems * rows * -(-width // FEATURES), call.compared,
                 graph, ds, *targets, sizes, scale, SCORER=call.scorer, OF_QUERY=of_query,
             )  # fmt: skip
     if d_value is not None or d_key_bias is not None:
         launch(
-            triton_edges.value_sums, problems * sizes.keys * call.columns.blocks, call.of_keys,
+            edge_kernels.value_sums, problems * sizes.keys * call.columns.blocks, call.of_keys,
             d_output, p, ds, d_value, d_key_bias, sizes, **constants,
         )  # fmt: skip
     if d_weight is not None:

@@ -115,4 +115,4 @@ BY_NAME = {
     "squared": SQUARED,
     "product": PRODUCT,
 }
-"""The pairs of `anyscore.score.factors`."""
+"""The pairs of `anyscore.score.pairs`."""

@@ -14,11 +14,11 @@ from typing import TypeAlias
 import jax
 import numpy as np
 
-from anyscore.call.operands import FACTORS, Operands, Results, Settings
+from anyscore.call.operands import Operands, Results, Settings
 from anyscore.kernels import cpu
-from anyscore.kernels.xla.call import FfiCall, Shape, acc_dtype
+from anyscore.kernels.xla.call import FfiCall, Shape
 from anyscore.kernels.xla.devices import run
-from anyscore.ops import Array
+from anyscore.ops import Array, acc_dtype, load
 
 _problem: str | None = None
 try:
@@ -40,15 +40,8 @@ def problem() -> str | None:
 
 def forward(x: Operands, s: Settings, make: Make = FfiCall) -> Results:
     """Compute attention; the results are in the dtype of sums."""
-    given = named(x._replace(colptr=None, order=None, row=None))  # which gradients need
-    rows = (*s.lead, x.a.shape[-2])
-    shapes: dict[str, Shape] = {"stats": (*s.lead, 2, rows[-1])}
-    if x.value is not None:
-        shapes = {"output": (*rows, x.value.shape[-1]), **shapes}
-    if s.scores:
-        shapes["scores"] = (*rows, x.b.shape[-2]) if x.col is None else (*s.lead, x.col.size)
-    found = dict(zip(shapes, _call(make, "forward", s, given, shapes), strict=True))
-    return Results(**{"output": None, **found})
+    given = x._replace(colptr=None, order=None, row=None).present()  # which gradients need
+    return x.results_from(s, _call(make, "forward", s, given, x.result_shapes(s).present()))
 
 
 def backward(
@@ -59,11 +52,11 @@ def backward(
     results: of `forward`, as `cpu.backward` takes them. upstream: the gradients of those. Returns
     gradients of the shapes of their operands, in the dtype of sums.
     """
-    shapes = {name: y.shape for name, y in named(Operands(*x[:FACTORS])).items()}
-    given = named(x._replace(packed=None))
-    of = results._asdict() | {f"d_{name}": y for name, y in upstream._asdict().items()}
-    given |= {name: y for name, y in of.items() if y is not None}
-    return Operands(**dict(zip(shapes, _call(make, "backward", s, given, shapes), strict=True)))
+    factors = x.factors
+    shapes = {name: y.shape for name, y in factors.present().items()}
+    given = x._replace(packed=None).present() | results.present()
+    given |= {f"d_{name}": y for name, y in upstream.present().items()}
+    return factors.fill(_call(make, "backward", s, given, shapes))
 
 
 def prepare_keys(pair: str, b: Array) -> Array:
@@ -92,14 +85,9 @@ def sparse(normalizer: str, scores: Array) -> Array:
     return _call(FfiCall, "sparse", s, {"scores": scores}, {"weights": scores.shape})[0]
 
 
-def named(x: Operands) -> dict[str, Array]:
-    """Return the operands that are there, by name."""
-    return {name: y for name, y in x._asdict().items() if y is not None}
-
-
 def _call(
     make: Make, function: str, s: Settings, given: Mapping[str, Array], shapes: Mapping[str, Shape]
 ) -> list[Array]:
     """Run a function of the core on arrays by name; returns its results, of these shapes."""
-    dtype = acc_dtype(given.values())
+    dtype = acc_dtype(load("jax"), *given.values())
     return run(make(function, s, tuple(given), tuple(shapes.items()), dtype), *given.values())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, TypeVar
 
@@ -14,11 +14,6 @@ from anyscore.ops import Array
 
 Shape: TypeAlias = tuple[int, ...]
 _Call = TypeVar("_Call", bound="FfiCall")
-
-
-def acc_dtype(arrays: Iterable[Array]) -> str:
-    """Return the dtype to compute in: "float64" if any of the arrays has it, else "float32"."""
-    return "float64" if any(x.dtype == np.float64 for x in arrays) else "float32"
 
 
 @dataclass(frozen=True)

@@ -18,7 +18,7 @@ from jax.custom_batching import custom_vmap
 from jax.experimental.custom_partitioning import custom_partitioning
 from jax.sharding import NamedSharding, PartitionSpec
 
-from anyscore.call.operands import OF_GRAPH, OF_KEYS
+from anyscore.call.operands import GRAPH_OPERANDS, WITH_KEY_HEADS
 from anyscore.kernels.xla.call import FfiCall, Shape
 from anyscore.ops import Array
 
@@ -36,7 +36,7 @@ def run(call: FfiCall, *operands: Array) -> list[Array]:
     @batchable.def_vmap
     def batch(n: int, batched: Sequence[bool], *operands: Array) -> tuple[list[Array], list[bool]]:
         moving = {name for name, some in zip(call.operands, batched, strict=True) if some}
-        if moving & OF_GRAPH:
+        if moving & GRAPH_OPERANDS:
             found = _one_by_one(call, batched, operands)
             return found, [True] * len(found)
         given = [x if some else x[None] for x, some in zip(operands, batched, strict=True)]
@@ -102,7 +102,7 @@ def _rule(call: FfiCall, mesh: Any, operands: Any, results: Any) -> tuple[str, d
             last = axis == len(call.lead) - 1
             whole = axis < len(call.lead) and n != 1
             if whole and last and call.settings.groups > 1:
-                words.append("heads" if name in OF_KEYS else "(heads groups)")
+                words.append("heads" if name in WITH_KEY_HEADS else "(heads groups)")
             else:
                 words.append(f"lead_{axis}" if whole else f"own_{next(fresh)}")
         return " ".join(words)

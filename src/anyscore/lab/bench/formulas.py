@@ -24,7 +24,8 @@ from anyscore import (
     StudentT,
 )
 from anyscore.ops import Array, Ops
-from anyscore.score.factors import Factors, Pair
+from anyscore.score.factors import Factors
+from anyscore.score.pairs import Pair
 
 # Mean squares of functions of x, where x is the sum of two standard normal variables or, for tanh,
 # one of them.

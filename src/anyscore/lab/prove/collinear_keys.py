@@ -14,6 +14,7 @@ from anyscore.lab.prove.proof import Check, Part, Proof
 from anyscore.lab.report.charts import png
 from anyscore.lab.trials import Outcome, Report, Trial
 from anyscore.lab.verdict.judge import Measure
+from anyscore.score import SCORES
 
 PLACES = 5
 """Keys on each line."""
@@ -24,8 +25,7 @@ LINEAR = ("dot", "scaled_dot", "bilinear", "trilinear")
 MONOTONE = ("gat", "additive, width 1")
 """Scores that rise or fall with a function that is linear in the key: no better."""
 
-DISTANCES = ("gaussian", "laplace", "euclidean", "student_t", "lorentz")
-OTHERS = ("cosine", *DISTANCES, "additive", "concat", "gatv2")
+OTHERS = tuple(name for name in SCORES if name not in LINEAR)
 
 RIGHT = Measure("right", "all places", bounded=True)
 BETWEEN = Measure("between", "places between the ends", bounded=True)
@@ -171,7 +171,7 @@ PROOF = Proof(
     ours="The paper proves it of dot products; the bound of 2/k holds where nothing learnt reads "
     "the output (a bias after it may guess). “Never” is taken as: below 1 %; “can” as: 99 % or "
     "more between the ends. The theorem itself is a test of this package "
-    "(tests/lab/test_prove_collinear_keys.py), over all parameters.",
+    "(tests/lab/prove/test_collinear_keys.py), over all parameters.",
     parts=(
         Part(
             _PART,

@@ -21,9 +21,9 @@ from anyscore.lab.train.training import train
 from anyscore.lab.trials import Outcome, Report, Trial
 from anyscore.lab.verdict.judge import Measure
 from anyscore.ops import Array, Ops
-from anyscore.score import factors
 from anyscore.score.base import Init, Shapes, uniform
 from anyscore.score.factors import Factors
+from anyscore.score.pairs import PRODUCT
 from anyscore.score.scales import number, scaled
 from anyscore.torch import Attention
 
@@ -63,7 +63,7 @@ class Multiplicative(Score):
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
         """Return the score's factors."""
         a, b = xp.matmul(query, xp.transpose(self.W_q)), xp.matmul(key, xp.transpose(self.W_k))
-        return scaled(xp, Factors(a, b, factors.PRODUCT), number(xp, self.scale, query))
+        return scaled(xp, Factors(a, b, PRODUCT), number(xp, self.scale, query))
 
 
 def attention(name: str, hidden: int) -> Attention:

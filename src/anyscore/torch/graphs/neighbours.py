@@ -11,7 +11,7 @@ from torch.utils.weak import WeakIdKeyDictionary
 
 from anyscore.masks.edges import Edges
 from anyscore.ops.checks import shown
-from anyscore.ops.torch import is_tracing, lasting
+from anyscore.ops.torch import is_tracing, outside_inference
 from anyscore.ops.torch_masked import is_jit_tracing
 
 Fill: TypeAlias = float | Tensor | str | None
@@ -97,7 +97,7 @@ def neighbours_of(
         _known[pairs] = state, made
     key = sizes, with_loops, own_keys
     if key not in made:
-        with lasting():
+        with outside_inference():
             made[key] = _make(pairs, *key)
     found: Neighbours = made[key]
     return found

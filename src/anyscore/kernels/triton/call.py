@@ -1,0 +1,270 @@
+"""Calls as the Triton kernels take them: operands by stride, panels made once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
+from typing import Any, cast
+
+import torch
+from torch import Tensor
+
+from anyscore.call.operands import Operands, Settings
+from anyscore.kernels.triton import panels, scorers
+from anyscore.kernels.triton import tiles as tile_kernels
+from anyscore.kernels.triton.pairs import TANH, Functions
+from anyscore.kernels.triton.scorers import Scorer
+from anyscore.kernels.triton.scores import Panels, Weights
+from anyscore.kernels.triton.tiles import Biases, Dropout, Mask, Operand, Rows, Sizes
+from anyscore.modifiers.dropout import last_dropped
+
+TILE: int = tile_kernels.TILE.value
+BLOCK: int = panels.BLOCK.value
+"""Widths are filled up to a multiple of it."""
+HALF = torch.bfloat16, torch.float16
+BAND_BYTES = 2**28
+"""The backward stores so much of weights and their gradients, and at least LEAST_BAND keys."""
+LEAST_BAND = 256
+
+NO_DROPOUT = Dropout(None, 0, 1)
+_NOTHING = Operand(None, 0, 0, 1, 0, 0)
+
+
+def launch(kernel: Any, programs: int, *args: Any, **constant: Any) -> None:
+    """Launch a kernel; products and sums are fused, which the counts of instructions rest on."""
+    kernel[(programs,)](*args, **constant, enable_fp_fusion=True)
+
+
+def round_up(n: int, step: int) -> int:
+    """Return the least multiple of step from n on."""
+    return -(-n // step) * step
+
+
+def tiles_of(n: int) -> int:
+    """Return how many tiles n rows have."""
+    return -(-n // TILE)
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Split a width into `blocks` of `count` columns, a power of 2, one block a program."""
+
+    width: int
+    dtype: torch.dtype
+
+    @property
+    def count(self) -> int:
+        most = 256 // self.dtype.itemsize  # that registers hold
+        return min(max(BLOCK, 1 << max(self.width - 1, 0).bit_length()), most)
+
+    @property
+    def blocks(self) -> int:
+        return max(-(-self.width // self.count), 1)
+
+
+class Inputs:
+    """Operands and settings of a call; their leading dimensions as two, n and h.
+
+    Problem p is n, h = divmod(p, heads); `front` are the leading dimensions that n stands for.
+    """
+
+    def __init__(self, x: Operands, s: Settings) -> None:
+        self.x, self.s = x, s
+        self.front, self.heads = tuple(s.lead[:-1]), s.lead[-1] if s.lead else 1
+        self.problems = prod(s.lead)
+        self.sizes = Sizes(self.heads, x.a.shape[-2], x.b.shape[-2])
+
+    @cached_property
+    def mask(self) -> Mask:
+        """Return the lowered mask for kernels."""
+        x = self.x
+        start, stop = (
+            y if y is None else self.operand(y, 1, of_rows=True) for y in (x.start, x.stop)
+        )
+        mask = x.mask if x.mask is None else self.operand(x.mask.view(torch.uint8), 2)
+        return Mask(start, stop, mask)
+
+    @cached_property
+    def biases(self) -> Biases:
+        """Return the biases for kernels."""
+        keys, pairs = self.x.key_bias, self.x.bias
+        return Biases(
+            None if keys is None else self.operand(keys, 1),
+            None if pairs is None else self._of_pairs(pairs),
+        )
+
+    def _of_pairs(self, bias: Tensor) -> Operand:
+        if not self.s.diagonal:
+            return self.operand(bias, 2)
+        x = self.operand(bias[..., self.sizes.queries - 1 :], 2)  # from the diagonal of query 0 on
+        return x._replace(row=-x.column)
+
+    @cached_property
+    def dropout(self) -> Dropout:
+        """Return dropout for kernels."""
+        if self.x.seed is None:
+            return NO_DROPOUT
+        seed: Tensor = self.x.seed
+        return Dropout(seed.reshape(1), last_dropped(self.s.dropout), self.s.dropout_period)
+
+    def two(self, x: Tensor, own: int) -> Tensor:
+        """Reshape x (..., *own dimensions) to (n, h, *own), where n and h are 1 or all there are.
+
+        x is copied only if leading dimensions other than the last broadcast in part.
+        """
+        lead, tail = tuple(x.shape[: x.dim() - own]), tuple(x.shape[x.dim() - own :])
+        x = x.reshape(*(1,) * (len(self.front) + 1 - len(lead)), *x.shape)
+        front, heads = tuple(x.shape[: len(self.front)]), x.shape[len(self.front)]
+        if front != self.front and prod(front) != 1:
+            x, front = x.expand(*self.front, heads, *tail), self.front
+        return x.reshape(prod(front), heads, *tail)
+
+    def operand(self, x: Tensor, own: int, of_rows: bool = False) -> Operand:
+        """Return x (..., *own dimensions) for kernels. of_rows: its one dimension is rows."""
+        x = self.two(x, own)
+        return operand(x, self.heads, of_rows)
+
+    def shared(self, n: int, h: int) -> tuple[int, int, int]:
+        """Return n, h and group of panels or rows of n · h problems, one after another."""
+        return (0 if n == 1 else h), (0 if h == 1 else 1), max(self.heads // max(h, 1), 1)
+
+    def sum_to(self, x: Tensor, shape: torch.Size) -> Tensor:
+        """Sum gradients of every problem, (problems, *own dimensions), to the shape of an input."""
+        own = x.dim() - 1
+        tail, lead = shape[len(shape) - own :], tuple(shape[: len(shape) - own])
+        lead = (*(1,) * (len(self.front) + 1 - len(lead)), *lead)
+        x = x.reshape(*self.front, lead[-1], self.heads // lead[-1], *tail).sum(len(self.front) + 1)
+        axes = [i for i, (n, m) in enumerate(zip(lead, self.front, strict=False)) if n != m]
+        return (x.sum(axes) if axes else x).reshape(shape)
+
+
+def _two(x: Tensor) -> tuple[int, int]:
+    return x.shape[0], x.shape[1]
+
+
+def operand(x: Tensor, heads: int, of_rows: bool = False) -> Operand:
+    """Return x (n, h, ...) for kernels of problems (n, heads); dimensions of 1 broadcast."""
+    stride = [0 if n == 1 else s for n, s in zip(x.shape, x.stride(), strict=True)]
+    if x.dim() == 3:
+        stride = [*stride, 0] if of_rows else [*stride[:2], 0, stride[2]]
+    return Operand(x, stride[0], stride[1], max(heads // max(x.shape[1], 1), 1), *stride[2:])
+
+
+class PackedCall:
+    """Make a scorer, panels and weights of inputs, for forward and backward.
+
+    inputs: with scale and weight as kernels take them. acc_dtype: the dtype that is computed in,
+    float32 or float64. a (n, h, T_q, width), b (n, h, T_k, width): the features.
+    """
+
+    def __init__(self, pair: Functions, inputs: Inputs, acc_dtype: torch.dtype) -> None:
+        a, b, weight = inputs.x.a, inputs.x.b, inputs.x.weight
+        if pair.is_product and weight is not None:
+            a, weight = a.to(acc_dtype) * weight[..., None, :], None
+        self.inputs, self.acc_dtype, self.scale = inputs, acc_dtype, inputs.s.scale
+        self.a, self.b = inputs.two(a, 2), inputs.two(b, 2)
+        self.weight = None if weight is None else inputs.two(weight, 1)
+        self.width = a.shape[-1]
+        self.padded = round_up(max(self.width, 1), BLOCK)
+        self.query_tiles, self.key_tiles = tiles_of(a.shape[-2]), tiles_of(b.shape[-2])
+        self.precision = "tf32x3" if acc_dtype == torch.float32 else "ieee"
+        self.exponentials = pair is TANH and acc_dtype == torch.float32
+        self.scorer = self._scorer(pair)
+        # A product of two dtypes is taken in acc_dtype.
+        narrow = pair.is_product and a.dtype == b.dtype and a.dtype in HALF
+        self.features_dtype = a.dtype if narrow else acc_dtype
+        self.weights = self._weights()
+        of_a, of_b = _two(self.a), _two(self.b)
+        if self.exponentials:
+            of_a = prod(inputs.front), inputs.heads
+            self.shift = self._shift()
+            if self.weight is not None:
+                of_b = max(of_b[0], self.weight.shape[0]), max(of_b[1], self.weight.shape[1])
+        self.of_queries = self._panels(self.a, *of_a, of_query=True)
+        self.of_keys = self._panels(self.b, *of_b, of_query=False)
+
+    def _scorer(self, pair: Functions) -> Scorer:
+        make = scorers.product if pair.is_product else scorers.elementwise
+        if self.exponentials:
+            make = scorers.tanh_by_exponentials
+        return make(pair).of_settings(
+            self.inputs.s, width=self.width, padded=self.padded, precision=self.precision
+        )
+
+    def rows(self, x: Tensor, dtype: torch.dtype) -> Rows:
+        """Return the rows of x (n, h, rows, columns), in the dtype that they are multiplied in."""
+        n, h, count, width = x.shape
+        columns, tiles = Columns(width, dtype), tiles_of(count)
+        padded = columns.count * columns.blocks
+        copy = x.new_empty((n * h, tiles * TILE, padded), dtype=dtype)
+        nonfinite = x.new_empty((n * h, tiles), dtype=torch.int32)
+        launch(
+            panels.finite,
+            tiles * n * h,
+            operand(x, h),
+            copy,
+            nonfinite,
+            h,
+            count,
+            width,
+            tiles,
+            padded,
+        )
+        return Rows(copy, nonfinite, *self.inputs.shared(n, h), tiles, padded)
+
+    def band(self, kind: torch.dtype) -> int:
+        """Return how many keys the backward takes at a time, and stores for each query."""
+        rows = cast(int, self.inputs.problems * self.inputs.sizes.queries)
+        most = BAND_BYTES // (rows * (self.acc_dtype.itemsize + kind.itemsize))
+        return min(self.key_tiles * TILE, max(most // TILE * TILE, LEAST_BAND))
+
+    def _weights(self) -> Weights:
+        """Return what `coefficients` makes of the weight."""
+        w = self.weight
+        if w is None and not self.exponentials:
+            return Weights(None, None, 0, 0, 1)
+        n, h = (1, 1) if w is None else w.shape[:2]
+        table = self.a.new_empty((n * h, 4, self.padded), dtype=self.acc_dtype)
+        constants = self.a.new_empty((n * h, 2), dtype=self.acc_dtype)
+        launch(
+            panels.coefficients, n * h, _NOTHING if w is None else operand(w, h), table,
+            constants, h, self.width, self.padded, self.scale,
+        )  # fmt: skip
+        return Weights(table, constants, *self.inputs.shared(n, h))
+
+    def _shift(self) -> Tensor:
+        """Return the middle of each feature of the keys, (n, h, padded)."""
+        n, h, keys, _ = self.b.shape
+        shift = self.b.new_empty((n, h, self.padded), dtype=torch.float32)
+        launch(
+            panels.shifts,
+            self.padded // BLOCK * n * h,
+            operand(self.b, h),
+            shift,
+            h,
+            keys,
+            self.width,
+            self.padded,
+        )
+        return shift
+
+    def _panels(self, x: Tensor, n: int, h: int, of_query: bool) -> Panels:
+        """Return panels of x for n · h problems."""
+        rows = x.shape[2]
+        tiles, source = tiles_of(rows), operand(x, h)
+        features = x.new_empty((n * h, tiles, self.padded, TILE), dtype=self.features_dtype)
+        exponentials = bounds = None
+        sizes = h, rows, self.width, tiles, self.padded
+        launch(panels.fill, tiles * n * h, source, features, *sizes)
+        if self.exponentials:
+            exponentials = torch.empty_like(features)
+            bounds = x.new_empty((n * h, tiles, 2), dtype=torch.float32)
+            w = self.weights
+            stride = 4 * self.padded
+            table = Operand(w.table, w.n * stride, w.h * stride, w.group, 0, 0)
+            launch(
+                panels.exponentials, tiles * n * h, source, exponentials, bounds, table,
+                operand(self.shift, h), *sizes, OF_QUERY=of_query,
+            )  # fmt: skip
+        return Panels(features, exponentials, bounds, *self.inputs.shared(n, h), tiles)

@@ -1,0 +1,142 @@
+"""Parts of `Attention` of several frameworks: its options checked, its scores and prepared keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from anyscore.call.lowering import lower_mask
+from anyscore.functional.cache.prepare import PreparedKeys, prepare_keys
+from anyscore.functional.scores import scores
+from anyscore.layers.last_weights import LastWeights, T
+from anyscore.layers.parameters import AnyScore, Parameter
+from anyscore.layers.score_spec import BoundScore, ScoreSpec
+from anyscore.modifiers.biases import lower_biases
+from anyscore.modifiers.normalizers import Normalizer, check_normalizer
+from anyscore.ops import Array, Ops
+from anyscore.ops.checks import check_options, check_tensors
+
+
+class AttentionOptions:
+    """The arguments that `Attention` takes in every framework, checked and kept."""
+
+    dropout: float
+    impl: str
+    softcap: float
+    normalizer: Normalizer
+    _spec: ScoreSpec
+
+    def _set_options(
+        self,
+        score: AnyScore,
+        sizes: Mapping[str, Any],
+        dropout: float,
+        impl: str,
+        softcap: float,
+        sink: bool | float | None,
+        normalizer: Normalizer,
+    ) -> None:
+        """Check and keep the options; sizes: the other arguments of `ScoreSpec`.
+
+        Raises TypeError, ValueError: an unknown score or argument, or sizes that it lacks.
+        """
+        check_options(dropout, None, impl, softcap)
+        check_normalizer(normalizer, sink=sink)
+        self._spec = ScoreSpec(score, sink=sink, **sizes)
+        self.dropout, self.impl, self.softcap = dropout, impl, softcap
+        self.normalizer = normalizer
+
+    def _describe(self) -> str:
+        """Describe the layer for its repr: the score, and the options that are not the default."""
+        sink = self._spec.sink
+        sink = True if isinstance(sink, Parameter) else sink
+        parts = [str(self._spec), f"dropout={self.dropout}"]
+        parts += [f"softcap={self.softcap}"] if self.softcap else []
+        parts += [] if sink is None else [f"sink={sink}"]
+        parts += [] if self.normalizer == "softmax" else [f"normalizer={self.normalizer!r}"]
+        return ", ".join(parts)
+
+
+class AttentionLayer(AttentionOptions, LastWeights[T]):
+    """An `Attention` that holds its parameters, which its first call may make."""
+
+    _bound: BoundScore | None = None
+
+    def _meet(
+        self, queries: T, keys: T, values: T, valid_lens: Any, mask: Any, bias: Any, bias_after: Any
+    ) -> None:
+        """Check the tensors of a call, and make the parameters at the first call.
+
+        Raises TypeError, ValueError: wrong tensors; at the first call also a wrong mask or bias.
+        """
+        raise NotImplementedError
+
+    def _score(self, like: T) -> Any:
+        """Build the score of the current parameters, for tokens like these."""
+        raise NotImplementedError
+
+    def scores(
+        self,
+        queries: T,
+        keys: T | PreparedKeys,
+        valid_lens: Any = None,
+        *,
+        mask: Any = None,
+        bias: Any = None,
+        bias_after: Any = None,
+    ) -> T:
+        """Compute the matrix of scores (..., T_q, T_k) alone, with its gradients.
+
+        Arguments are those of a call, and the result is that of `anyscore.scores`.
+
+        Raises TypeError, ValueError: as `anyscore.scores`, or widths that are not the layer's.
+
+        >>> import torch
+        >>> from anyscore.torch import Attention
+        >>> layer = Attention("gaussian", d_q=4, d_k=4)
+        >>> layer.scores(torch.ones(2, 3, 4), torch.ones(2, 5, 4), torch.tensor([2, 5])).shape
+        torch.Size([2, 3, 5])
+        """
+        tensor: Any = keys.key if isinstance(keys, PreparedKeys) else keys
+        self._meet(queries, tensor, tensor, valid_lens, mask, bias, bias_after)
+        given = {"mask": mask, "valid_lens": valid_lens, "bias": bias, "bias_after": bias_after}
+        options: Any = {"softcap": self.softcap, "impl": self.impl}
+        found: T = scores(queries, keys, score=self._score(queries), **given, **options)
+        return found
+
+    def prepare_keys(self, keys: T, valid_lens: Any = None, *, mask: Any = None) -> PreparedKeys:
+        """Prepare keys (..., T_k, d_k) for calls `layer(queries, prepared, …)`.
+
+        See `anyscore.prepare_keys`.
+
+        Raises ValueError: the layer has not met its widths.
+
+        >>> import torch
+        >>> from anyscore.torch import Attention
+        >>> layer, keys = Attention("additive", hidden=8, d_q=20, d_k=2), torch.ones(2, 10, 2)
+        >>> prepared, queries = layer.prepare_keys(keys), torch.ones(2, 1, 20)
+        >>> torch.allclose(layer(queries, prepared), layer(queries, keys))
+        True
+        """
+        if self._bound is None:
+            raise ValueError("give the layer d_q= and d_k=, or call it once, to prepare keys.")
+        return prepare_keys(keys, self._score(keys), mask=mask, valid_lens=valid_lens)
+
+
+def check_first_call(
+    xp: Ops,
+    queries: Array,
+    keys: Array,
+    values: Array,
+    valid_lens: Any,
+    mask: Any,
+    bias: Any,
+    bias_after: Any,
+) -> None:
+    """Check all of a call before a layer makes its parameters for it.
+
+    Raises TypeError, ValueError: tensors, a mask or a bias that do not fit.
+    """
+    sizes = check_tensors(xp, queries, keys, values)
+    lower_mask(xp, sizes, queries, mask, valid_lens)
+    lower_biases(xp, bias, bias_after, queries, sizes)

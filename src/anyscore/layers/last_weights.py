@@ -1,0 +1,273 @@
+"""The weights of a layer's last call: the call kept without its graph, its weights computed later.
+
+Of chosen queries, heads and examples alone the task is cut down before it runs, so that they take
+memory for what is chosen, not for all queries × keys.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from numbers import Integral
+from typing import Any, Generic, TypeAlias, TypeVar
+
+from anyscore.call.task import Axes, Task
+from anyscore.functional.attention import weights
+from anyscore.masks.lowered import LoweredMask
+from anyscore.masks.lowered_edges import LoweredEdges
+from anyscore.modifiers.biases import LoweredBias
+from anyscore.ops import Array, Ops, load
+from anyscore.ops.checks import find_framework, shown
+from anyscore.score.factors import Factors
+
+T = TypeVar("T")
+
+Chosen: TypeAlias = int | slice | Sequence[int] | None
+"""Entries of an axis, as NumPy indexes: one, which drops the axis, or several; None: all."""
+
+
+class LastWeights(Generic[T]):
+    """A part of every layer that records its calls: the weights of the last one.
+
+    T: the tensors of the framework. A layer around another has it as `attention`.
+    """
+
+    @property
+    def attention_weights(self) -> T | None:
+        """Weights (..., T_q, T_k) of the last call, before dropout; None if there was none.
+
+        Computed when asked, with the score's parameters of that call, and without a graph. Calls
+        that are traced are not recorded: under compilation, export and function transforms, in
+        `fit` and `predict` of Keras, inside a hybridized parent of Gluon. Queries, keys, masks and
+        biases that reach the score as they came are not copied: change them in place, and the
+        weights are no longer those of the call. They are kept until the next call; copies and
+        pickles of the layer do not take them along.
+        """
+        return self.last_weights()
+
+    def last_weights(
+        self, rows: Chosen = None, heads: Chosen = None, examples: Chosen = None
+    ) -> T | None:
+        """Weights as `attention_weights`, of what is chosen alone; None for all.
+
+            last_weights(rows, heads, examples)
+                = attention_weights[..., heads, :, :][..., rows, :][examples]
+
+        Each is an integer, a slice or a sequence of integers; rows are queries, examples are of the
+        first axis. Memory is for the chosen rows × keys.
+
+        Raises TypeError, IndexError: no integers, or beyond those of the call.
+
+        >>> import torch
+        >>> from anyscore.torch import Attention
+        >>> layer, x = Attention(), torch.ones(2, 4, 100, 8)
+        >>> output = layer(x, x)
+        >>> layer.last_weights(rows=-1, heads=[0, 3]).shape
+        torch.Size([2, 2, 100])
+        """
+        inner: Any = getattr(self, "attention", self)
+        found: T | None = inner._weights_of_last(rows, heads, examples)
+        return found
+
+
+def snapshot(xp: Ops, task: Task) -> Task:
+    """Keep what `functional.attention.weights` needs of a task: no values, and no graph.
+
+    The rows of queries and keys and the mask are shared with the call. Parameters, which have no
+    tokens, are copied, so that a later step of an optimiser does not change them.
+    """
+
+    def detached(x: Array, axes: Axes) -> Array:
+        x = xp.stop_gradient(x)
+        return x if "T_q" in axes or "T_k" in axes else x * 1
+
+    f, mask = task.score, task.mask
+    has_bias = isinstance(f, Factors) and f.query_bias is not None
+    if has_bias and task.query_bias_cancels and task.sink is None:
+        task = task._replace(score=f._replace(query_bias=None))
+    if isinstance(mask, LoweredEdges) and mask.terms is not None:
+        mask = mask.with_terms(xp.stop_gradient(mask.terms))
+    return task.map(detached, mask, task.sizes)
+
+
+def chosen_weights(
+    task: Task, rows: Chosen = None, heads: Chosen = None, examples: Chosen = None
+) -> Array:
+    """Compute the weights (..., T_q, T_k) of a snapshot for what is chosen of them.
+
+        chosen_weights(task, rows, heads, examples)
+            = weights(task)[..., heads, :, :][..., rows, :][examples]
+
+    Over the edges of a graph weights are (..., E), of which there are no rows to choose.
+
+    Raises TypeError, IndexError: no integers, or beyond what there is. ValueError: rows, and the
+        weights are those of edges.
+    """
+    rows, heads, examples = to_list(rows), to_list(heads), to_list(examples)
+    lead, queries = task.sizes.lead, task.sizes.queries
+    if examples is not None and not lead:
+        raise IndexError(
+            "examples= chooses of weights (batch, …, T_q, T_k), got weights "
+            f"{task.sizes.scores_shape} without a batch: leave it out."
+        )
+    if heads is not None and len(lead) < 2:
+        raise IndexError(
+            "heads= chooses of weights (batch, heads, T_q, T_k), got weights "
+            f"{task.sizes.scores_shape} without heads: leave it out."
+        )
+    some = task.score.a if isinstance(task.score, Factors) else task.score
+    xp = load(find_framework(score=some))
+    of_heads = None if heads is None else indices("heads", heads, lead[-1])
+    of_rows = None if rows is None else indices("rows", rows, queries)
+    of_batch = None if examples is None else indices("examples", examples, lead[0])
+    if isinstance(task.mask, LoweredEdges):
+        if rows is not None:
+            raise ValueError(
+                "rows= chooses queries of weights (..., T_q, T_k), but over the edges of a graph "
+                f"they are (..., {task.mask.count}), one for each edge: leave rows= out, and this "
+                "layer out of what is recorded."
+            )
+        found = weights(task)
+        if heads is not None:
+            found = select(xp, found, -2, "heads", heads)
+        axis = -len(xp.shape(found))
+        return found if examples is None else select(xp, found, axis, "examples", examples)
+    # of none, one is computed and left out
+    if of_batch is not None and lead[0]:
+        task = _with_examples(xp, task, sorted(set(of_batch)) or [0])
+    if of_heads is not None and lead[-1]:
+        task = _with_heads(xp, task, sorted(set(of_heads)) or [0])
+    if of_rows is not None and queries and len(set(of_rows)) < queries:
+        task = _with_rows(xp, task, sorted(set(of_rows)) or [0])
+    found = weights(task)
+    first = -2 - len(lead) + isinstance(rows, Integral) + isinstance(heads, Integral)
+    for axis, places, chosen in (
+        (-3, of_heads, heads),
+        (-2, of_rows, rows),
+        (first, of_batch, examples),
+    ):
+        if places is not None:  # of what was computed, for ascending places
+            order = {place: i for i, place in enumerate(sorted(set(places)))}
+            found = _index(xp, found, axis, [order[place] for place in places], chosen)
+    return found
+
+
+def select(xp: Ops, x: Array, axis: int, name: str, chosen: Chosen) -> Array:
+    """Index an axis of x, counted from the end, as was chosen; one integer drops it.
+
+    Raises TypeError, IndexError: see `chosen_weights`.
+    """
+    chosen = to_list(chosen)
+    return _index(xp, x, axis, indices(name, chosen, xp.shape(x)[axis]), chosen)
+
+
+def to_list(chosen: Any) -> Any:
+    """Make a list of an array; return anything else as it is."""
+    return chosen.tolist() if hasattr(chosen, "tolist") else chosen
+
+
+def as_index(name: str, chosen: Any) -> list[int] | slice:
+    """Return what is chosen as a list of integers, or as the slice that it is.
+
+    Raises TypeError: it is neither one integer, nor several, nor a slice of integers.
+    """
+    chosen = to_list(chosen)
+    if isinstance(chosen, slice):
+        numbers = [i for i in (chosen.start, chosen.stop, chosen.step) if i is not None]
+    else:
+        numbers = list(chosen) if isinstance(chosen, list | tuple | range) else [chosen]
+    if any(isinstance(i, bool) or not isinstance(i, Integral) for i in numbers):
+        raise TypeError(
+            f"{name} must be an integer, a slice or a sequence of integers, got {shown(chosen)}."
+        )
+    return chosen if isinstance(chosen, slice) else [int(i) for i in numbers]
+
+
+def indices(name: str, chosen: Any, n: int) -> list[int]:
+    """List the indices from 0 on that are chosen of n.
+
+    Raises TypeError, IndexError: see `chosen_weights`.
+    """
+    numbers = as_index(name, chosen)
+    if isinstance(numbers, slice):
+        return list(range(n)[numbers])
+    for i in numbers:
+        if not -n <= i < n:
+            raise IndexError(f"{name} has {i}, expected integers from {-n} to {n - 1}.")
+    return [i % n for i in numbers]
+
+
+def _with_heads(xp: Ops, task: Task, places: list[int]) -> Task:
+    """Cut a task down to these query heads, ascending; each meets the key head that was its own."""
+    sizes = task.sizes
+    if len(places) == sizes.lead[-1]:
+        return task
+    of_keys = [place // sizes.groups for place in places]
+    of_keys = of_keys[:1] if len(set(of_keys)) == 1 else of_keys  # which all of them share
+
+    def cut(x: Array, axes: Axes) -> Array:
+        is_of_keys = "T_k" in axes and "T_q" not in axes
+        return _cut(xp, x, -1 - len(axes), of_keys if is_of_keys else places)
+
+    sizes = replace(sizes, lead=(*sizes.lead[:-1], len(places)), groups=1)
+    return task.map(cut, _cut_mask(xp, task, cut), sizes)
+
+
+def _with_examples(xp: Ops, task: Task, places: list[int]) -> Task:
+    """Cut a task down to these entries of its first axis, ascending."""
+    lead = task.sizes.lead
+
+    def cut(x: Array, axes: Axes) -> Array:
+        return _cut(xp, x, -len(lead) - len(axes), places)
+
+    sizes = replace(task.sizes, lead=(len(places), *lead[1:]))
+    return task.map(cut, _cut_mask(xp, task, cut), sizes)
+
+
+def _with_rows(xp: Ops, task: Task, places: list[int]) -> Task:
+    """Cut a task down to these queries, ascending."""
+
+    def cut(x: Array, axes: Axes) -> Array:
+        return _cut(xp, x, -len(axes), places) if "T_q" in axes else x
+
+    rows = task.map(cut, _cut_mask(xp, task, cut), replace(task.sizes, queries=len(places)))
+    queries, keys = task.sizes.queries, task.sizes.keys
+    biases = tuple(
+        LoweredBias(x.matrix(xp, queries, keys, places), False, x.after) if x.diagonal else cut_x
+        for x, cut_x in zip(task.biases, rows.biases, strict=True)
+    )
+    return rows._replace(biases=biases)
+
+
+def _cut_mask(xp: Ops, task: Task, cut: Callable[[Array, Axes], Array]) -> LoweredMask | None:
+    """Cut the mask of a task."""
+    mask = task.mask
+    if not isinstance(mask, LoweredMask):
+        return None
+    start, stop = (x if x is None else cut(x, ("T_q",)) for x in (mask.start, mask.stop))
+    boolean = None if mask.mask is None else cut(mask.mask, ("T_q", "T_k"))
+    return LoweredMask(xp, task.sizes.keys, start, stop, boolean)
+
+
+def _cut(xp: Ops, x: Array, axis: int, places: list[int]) -> Array:
+    """Return x at these places of an axis; x where it has no such axis, or one entry for all."""
+    if len(xp.shape(x)) < -axis or xp.shape(x)[axis] == 1:
+        return x
+    first, last = places[0], places[-1]
+    if places == list(range(first, last + 1)):  # a part of the same memory
+        return _at(x, axis, slice(first, last + 1))
+    return xp.pick(x, places, axis)
+
+
+def _index(xp: Ops, x: Array, axis: int, places: list[int], chosen: Chosen) -> Array:
+    """Index an axis by the places that were chosen of it."""
+    if not places or isinstance(chosen, Integral):
+        return _at(x, axis, places[0] if places else slice(0, 0))
+    in_order = places == list(range(xp.shape(x)[axis]))
+    return x if in_order else xp.pick(x, places, axis)
+
+
+def _at(x: Array, axis: int, place: int | slice) -> Array:
+    """Index an axis, counted from the end."""
+    index = (..., place, *(slice(None),) * (-axis - 1))
+    return x[index]

@@ -1,0 +1,36 @@
+"""Where query i stands among the keys: `align` and `offset` of masks and of biases of positions.
+
+align="start"    at key position i + offset
+align="end"      at key position i + T_k − T_q + offset
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from anyscore.ops.checks import shown
+
+HOW = 'align="start", align="end" (the last query sees the last key), or offset='
+
+
+def check_align(align: Any) -> None:
+    """Raise ValueError: no alignment of queries."""
+    if align not in (None, "start", "end"):
+        raise ValueError(f'align must be "start" or "end", got {shown(align)}.')
+
+
+def is_aligned(x: Any) -> bool:
+    """Return whether a mask or a bias says where queries stand."""
+    return x.align is not None or x.offset is not None
+
+
+def check_aligned(x: Any, queries: int, keys: int) -> None:
+    """Check that a mask or a bias says where queries stand, unless there are as many keys.
+
+    Raises ValueError: it does not.
+    """
+    if queries != keys and not is_aligned(x):
+        raise ValueError(
+            f"{type(x).__name__} with {queries} queries and {keys} keys must say how they line up: "
+            f"{HOW} (the key position of the first query)."
+        )

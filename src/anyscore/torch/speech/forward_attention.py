@@ -1,0 +1,103 @@
+"""Forward attention: weights that move by one key at most."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anyscore.layers.parameters import AnyScore
+from anyscore.ops.checks import shown
+from anyscore.torch.attention import Attention
+from anyscore.torch.speech.forward_recurrence import forward_alignment, forward_steps
+from anyscore.torch.speech.location import LocationSensitive
+from anyscore.torch.speech.scored_stepwise import ScoredAttention, energies_of
+from anyscore.torch.speech.stepwise import State, Step
+
+
+class ForwardAttention(ScoredAttention):
+    """Attention whose weights stay, or move on by one key, from query to query.
+
+        α_i = softmax_j(e_ij + log((1 − u_i) α_i−1,j + u_i α_i−1,j−1))        α_0 = (1, 0, …)
+
+    α_0 is on the first key that may be attended. Weights do not leap over a key that may not:
+    where it parts the others, those behind it are never reached. Derivatives are of first order.
+
+    Args:
+        score, hidden, d_q, d_k: the energies e, as of `Attention`; or a layer, `Attention` or
+            `LocationSensitive`.
+        agent: None for u = ½, or a module, such as torch.nn.Linear(d_v + d_q, 1), that maps the
+            output and the query of a step, [output; query], to the logit of u for the next;
+            u_1 = ½.
+
+    Raises TypeError, ValueError: as `Attention`, or an agent that cannot be called.
+
+    Source: Zhang et al. 2018, Forward Attention in Sequence-to-Sequence Acoustic Modeling,
+    algorithms 1 and 2.
+
+    >>> import torch
+    >>> from anyscore.torch import ForwardAttention
+    >>> layer = ForwardAttention("additive", hidden=8, d_q=20, d_k=16)
+    >>> output, weights = layer(torch.randn(2, 3, 20), torch.randn(2, 5, 16), return_weights=True)
+    >>> weights.sum(-1).allclose(torch.ones(2, 3)), weights[:, 0, 2:].any().item()
+    (True, False)
+    """
+
+    def __init__(
+        self,
+        score: AnyScore | Attention | LocationSensitive = "additive",
+        *,
+        hidden: int | None = None,
+        d_q: int | None = None,
+        d_k: int | None = None,
+        agent: nn.Module | None = None,
+    ) -> None:
+        super().__init__(score, hidden, d_q, d_k)
+        if agent is not None and not callable(agent):
+            raise TypeError(f"agent must be a module, or None, got {shown(agent)}.")
+        self.agent = agent
+
+    def step(self, query: Tensor, state: State) -> Step:
+        """Attend with one query (B, d_q) of each sequence.
+
+        Raises TypeError, ValueError: a query of another type or shape, a state that `start` of such
+        a layer did not give, or an agent that gives no logits (B, 1).
+        """
+        step = super().step(query, state)
+        if self.agent is None:
+            return step
+        logits = self.agent(torch.cat([step.output, query], -1))
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else shown(logits)
+        if shape != (len(query), 1):
+            raise ValueError(f"the agent gave {shape}, expected logits ({len(query)}, 1).")
+        u = torch.sigmoid(logits)[:, 0]
+        return step._replace(state=step.state._replace(transition=u))
+
+    def _attend(
+        self, queries: Tensor, keys: Tensor, values: Tensor | None, *masking: Any
+    ) -> tuple[Tensor, Tensor]:
+        if self.agent is None:
+            return super()._attend(queries, keys, values, *masking)
+        valid_lens, mask = masking
+        state = self.start(keys, values, valid_lens, mask=mask)
+        outputs, rows = [], []
+        for query in queries.unbind(1):  # an agent sees the outputs
+            output, weights, state = self.step(query, state)
+            outputs.append(output)
+            rows.append(weights)
+        output = torch.stack(outputs, 1) if rows else state.values[:, :0]
+        return output, torch.stack(rows, 1) if rows else state.weights[:, None][:, :0]
+
+    def _align_all(self, queries: Tensor, keys: Tensor, allowed: Tensor | None) -> Tensor:
+        assert isinstance(self.energy, Attention)
+        energies = energies_of(self.energy, queries, keys, allowed)
+        return forward_alignment(energies, previous=self._initial(keys, allowed))
+
+    def _move_on(self, query: Tensor, state: State) -> tuple[Tensor, State]:
+        energies, keys = self._energies(query, state)
+        u = 0.5 if state.transition is None else state.transition[:, None]
+        last = state.weights.log() if state.logarithms is None else state.logarithms
+        rows, logarithms = forward_steps(energies[:, None], u, last)
+        weights = rows[:, 0]
+        return weights, state.moved(weights, keys)._replace(logarithms=logarithms)

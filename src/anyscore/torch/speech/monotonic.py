@@ -1,0 +1,181 @@
+"""Monotonic attention, hard and soft, and in chunks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from anyscore.layers.parameters import AnyScore
+from anyscore.ops.checks import check_numbers, check_size, check_switches
+from anyscore.torch.attention import Attention
+from anyscore.torch.speech.chunks import chunkwise
+from anyscore.torch.speech.location import LocationSensitive
+from anyscore.torch.speech.monotonic_recurrence import monotonic_alignment
+from anyscore.torch.speech.scored_stepwise import (
+    ScoredAttention,
+    energies_of,
+    energy_layer,
+    knows_keys,
+    prepare,
+)
+from anyscore.torch.speech.stepwise import State
+
+
+class MonotonicAttention(ScoredAttention):
+    """Attention to one key, which for each query is the last one's or one to the right of it.
+
+        p_ij = σ(e_ij + r + noise)      α = `monotonic_alignment`(p)      output_i = Σ_j α_ij v_j
+
+    In training α are probabilities, with gradients. Hard, p is 1 or 0 as e_ij + r is above 0 or
+    not: the head inspects keys from where it stopped before and stops at the first of p = 1. If it
+    passes the last key, this query and those after it attend nothing: output 0. Derivatives are of
+    first order.
+
+    Args:
+        score, hidden, d_q, d_k: the energies e, as of `Attention`; or a layer, `Attention` or
+            `LocationSensitive`.
+        noise: the standard deviation of Gaussian noise on energies in training, which teaches p to
+            be near 0 or 1.
+        offset: the first value of the learned number r. The longer the keys, the lower.
+        hard: True, False, or None for hard unless training.
+
+    The published e has w_v as g · v / ‖v‖, which is a way to train the same function: it is had by
+    torch.nn.utils.parametrizations.weight_norm(layer.energy.w_v, dim=None).
+
+    Raises TypeError, ValueError: as `Attention`, or a noise below 0.
+
+    Source: Raffel et al. 2017, Online and Linear-Time Attention by Enforcing Monotonic Alignments,
+    eq. 8 to 16 and algorithm 1.
+
+    >>> import torch
+    >>> from anyscore.torch import MonotonicAttention
+    >>> layer = MonotonicAttention("additive", hidden=8, d_q=20, d_k=16).eval()
+    >>> state = layer.start(torch.randn(2, 5, 16))
+    >>> output, weights, state = layer.step(torch.randn(2, 20), state)
+    >>> output.shape, weights.shape
+    (torch.Size([2, 16]), torch.Size([2, 5]))
+    """
+
+    def __init__(
+        self,
+        score: AnyScore | Attention | LocationSensitive = "additive",
+        *,
+        hidden: int | None = None,
+        d_q: int | None = None,
+        d_k: int | None = None,
+        noise: float = 1.0,
+        offset: float = -1.0,
+        hard: bool | None = None,
+    ) -> None:
+        super().__init__(score, hidden, d_q, d_k)
+        check_numbers(0, noise=noise)
+        check_numbers(offset=offset)
+        if hard is not None:
+            check_switches(hard=hard)
+        self.noise, self.hard = noise, hard
+        self.offset = nn.Parameter(torch.tensor(float(offset)))
+
+    def _is_hard(self) -> bool:
+        return not self.training if self.hard is None else self.hard
+
+    def _stops(self, energies: Tensor) -> Tensor:
+        """The probabilities p of stopping."""
+        energies = energies + self.offset
+        if self._is_hard():
+            return (energies > 0).to(energies.dtype)
+        if self.training and self.noise:
+            energies = energies + self.noise * torch.randn_like(energies)
+        return torch.sigmoid(energies)
+
+    def _align_all(self, queries: Tensor, keys: Tensor, allowed: Tensor | None) -> Tensor:
+        assert isinstance(self.energy, Attention)
+        energies = energies_of(self.energy, queries, keys, allowed)
+        return monotonic_alignment(self._stops(energies))
+
+    def _move_on(self, query: Tensor, state: State) -> tuple[Tensor, State]:
+        energies, keys = self._energies(query, state)
+        weights = self._move(energies, state)
+        return weights, state.moved(weights, keys)
+
+    def _move(self, energies: Tensor, state: State) -> Tensor:
+        """The alignment (B, T_k) after that of the state."""
+        p = self._stops(energies)
+        if not self._is_hard():
+            return monotonic_alignment(p[:, None], state.weights)[:, 0]
+        inspected = state.weights.cumsum(-1) > 0  # none, where the head has passed the last key
+        stops = (p > 0) & inspected
+        return (stops & (stops.cumsum(-1) == 1)).to(energies.dtype)
+
+
+class MoChA(MonotonicAttention):
+    """Soft attention in a chunk of keys that ends where a monotonic head stopped.
+
+        β = `chunkwise`(α, u, width)        output_i = Σ_j β_ij v_j
+
+    α are those of `MonotonicAttention`, of its energies e; u are energies of their own. Hard, it is
+    a softmax over the last `width` keys up to the one where the head stopped, `Window(width − 1,
+    0)` of it. Derivatives are of first order.
+
+    Args:
+        score, hidden, d_q, d_k: the energies e, as of `MonotonicAttention`.
+        width: that of the chunk.
+        chunk_score: the energies u: a score's name or class, with the same hidden, d_q and d_k; or
+            a layer `Attention`.
+        noise, offset, hard: as of `MonotonicAttention`.
+
+    Raises TypeError, ValueError: as `MonotonicAttention`, or a width that is no integer ≥ 1.
+
+    Source: Chiu & Raffel 2018, Monotonic Chunkwise Attention, eq. 6 to 13.
+
+    >>> import torch
+    >>> from anyscore.torch import MoChA
+    >>> layer = MoChA("additive", width=3, hidden=8, d_q=20, d_k=16)
+    >>> layer(torch.randn(2, 4, 20), torch.randn(2, 9, 16), valid_lens=torch.tensor([9, 5])).shape
+    torch.Size([2, 4, 16])
+    """
+
+    def __init__(
+        self,
+        score: AnyScore | Attention | LocationSensitive = "additive",
+        *,
+        width: int,
+        chunk_score: AnyScore | Attention = "additive",
+        hidden: int | None = None,
+        d_q: int | None = None,
+        d_k: int | None = None,
+        noise: float = 1.0,
+        offset: float = -1.0,
+        hard: bool | None = None,
+    ) -> None:
+        of_layer = isinstance(score, Attention | LocationSensitive)
+        sizes = {"hidden": hidden, "d_q": d_q, "d_k": d_k}
+        own = dict.fromkeys(sizes) if of_layer else sizes
+        super().__init__(score, **own, noise=noise, offset=offset, hard=hard)
+        check_size(width=width)
+        self.width = width
+        if isinstance(chunk_score, Attention):
+            sizes = {}
+        self.chunk = energy_layer(chunk_score, **sizes)
+
+    def knows_keys(self, keys: Any) -> bool:
+        """Return whether a layer of these sizes prepared the keys of a state."""
+        return super().knows_keys(keys[0]) and knows_keys(self.chunk, keys[1])
+
+    def _prepare(self, keys: Tensor, state: State) -> Any:
+        return super()._prepare(keys, state), prepare(self.chunk, keys, state)
+
+    def _align_all(self, queries: Tensor, keys: Tensor, allowed: Tensor | None) -> Tensor:
+        assert isinstance(self.chunk, Attention)
+        alignment = super()._align_all(queries, keys, allowed)
+        return chunkwise(alignment, energies_of(self.chunk, queries, keys, allowed), self.width)
+
+    def _move_on(self, query: Tensor, state: State) -> tuple[Tensor, State]:
+        assert isinstance(self.chunk, Attention)
+        keys, of_chunks = state.keys
+        energies, keys = self._energies(query, state._replace(keys=keys))
+        alignment = self._move(energies, state)
+        u = energies_of(self.chunk, query[:, None], of_chunks, state.allowed)
+        weights = chunkwise(alignment[:, None], u, self.width)[:, 0]
+        return weights, state.moved(alignment, (keys, of_chunks))

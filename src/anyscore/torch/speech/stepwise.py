@@ -1,0 +1,270 @@
+"""Attention for decoders that attend step by step, with what the steps before it attended."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple
+
+import torch
+from torch import Tensor
+
+from anyscore.masks.offsets import check_whole
+from anyscore.ops import DTYPES, load
+from anyscore.ops.checks import shown
+from anyscore.ops.pytrees import named_tuple, tree
+from anyscore.torch.layer import Layer, check_inputs
+from anyscore.torch.speech.weighted_sum import Spans, weighted_sum
+
+_xp = load("torch")
+
+
+@tree
+@dataclass(frozen=True)
+class Kind:
+    """The name of a layer, as structure: programs that are exported return no text."""
+
+    static: ClassVar[tuple[str, ...]] = ("name",)
+    name: str
+
+
+@named_tuple
+class State(NamedTuple):
+    """What a decoder carries from step to step; made by `start`, exchanged by each `step`.
+
+    keys: prepared, as the layer wants them. values (B, T_k, d_v). allowed: (B, T_k), True = may be
+    attended, None for all. weights: (B, T_k), of the last step; those that the next one goes on
+    from. total: their sum over steps. passed_on: the values as steps hand them on to each other,
+    for gradients. steps: how many there were. logarithms: (B, T_k), of the weights of forward
+    attention after a step, which are exact where these vanish. transition: (B,), of forward
+    attention with an agent. kind: the class of the layer.
+    """
+
+    keys: Any
+    values: Tensor
+    allowed: Tensor | None
+    weights: Tensor
+    total: Tensor
+    passed_on: Tensor
+    steps: int = 0
+    logarithms: Tensor | None = None
+    transition: Tensor | None = None
+    kind: Kind | None = None
+
+    def moved(self, weights: Tensor, keys: Any) -> State:
+        """The state after a step with these weights, and with the keys for the next."""
+        total, steps = self.total + weights, self.steps + 1
+        return self._replace(keys=keys, weights=weights, total=total, steps=steps)
+
+    def after(self, earlier: State) -> State:
+        """Go on, with these keys and values, from where an earlier state stood, without its graph.
+
+        For truncated backpropagation: `layer.start(keys, values).after(state)`.
+        """
+        logarithms, transition = (
+            x if x is None else x.detach() for x in (earlier.logarithms, earlier.transition)
+        )
+        return self._replace(
+            weights=earlier.weights.detach(),
+            total=earlier.total.detach(),
+            steps=earlier.steps,
+            logarithms=logarithms,
+            transition=transition,
+        )
+
+
+@named_tuple
+class Step(NamedTuple):
+    """The result of a step: output (B, d_v), weights (B, T_k), and the state for the next."""
+
+    output: Tensor
+    weights: Tensor
+    state: State
+
+
+class StepwiseAttention(Layer):
+    """The base of layers that attend step by step.
+
+    `start` prepares keys and values once, `step` attends with one query of each sequence, and a
+    call attends with all queries of a sequence at once, as when they are known in training.
+    """
+
+    def start(
+        self,
+        keys: Tensor,
+        values: Tensor | None = None,
+        valid_lens: Any = None,
+        *,
+        mask: Any = None,
+    ) -> State:
+        """Prepare keys (B, T_k, d_k) and values (B, T_k, d_v), by default the keys, for steps.
+
+        valid_lens: (B,), how many keys each sequence has. mask: (B, T_k), True = may be attended.
+        What may not be is not read, has weight 0 and gradient 0, whatever stands there.
+
+        Raises TypeError, ValueError: tensors of other types or shapes.
+        """
+        keys, values, allowed = open_keys(keys, values, valid_lens, mask)
+        weights = self._initial(keys, allowed)
+        kind = Kind(type(self).__name__)
+        state = State(None, values, allowed, weights, torch.zeros_like(weights), values, kind=kind)
+        return state._replace(keys=self._prepare(keys, state))
+
+    def step(self, query: Tensor, state: State) -> Step:
+        """Attend with one query (B, d_q) of each sequence.
+
+        Raises TypeError, ValueError: a query of another type or shape, or a state that `start` of
+        such a layer did not give.
+        """
+        self._check_state(state)
+        check_inputs(query, state.values, state.values)
+        if query.dim() != 2 or len(query) != len(state.values):
+            raise ValueError(
+                f"query has shape {tuple(query.shape)}, expected ({len(state.values)}, d_q): one "
+                "for each sequence."
+            )
+        spans = self._spans(state)
+        weights, state = self._move_on(query, state)
+        output, passed_on = weighted_sum(weights, state.passed_on, spans)
+        return Step(output, weights, state._replace(passed_on=passed_on))
+
+    def forward(
+        self,
+        queries: Tensor,
+        keys: Tensor,
+        values: Tensor | None = None,
+        valid_lens: Any = None,
+        *,
+        mask: Any = None,
+        return_weights: bool = False,
+    ) -> Any:
+        """Attend with queries (B, T_q, d_q), all at once where no energy depends on weights.
+
+        Arguments are those of `start`.
+
+        Returns the output (B, T_q, d_v), or (output, weights (B, T_q, T_k)) with `return_weights`.
+
+        Raises TypeError, ValueError: tensors of other types or shapes.
+        """
+        check_queries(queries, keys)
+        output, weights = self._attend(queries, keys, values, valid_lens, mask)
+        return (output, weights) if return_weights else output
+
+    def _attend(
+        self, queries: Tensor, keys: Tensor, values: Tensor | None, valid_lens: Any, mask: Any
+    ) -> tuple[Tensor, Tensor]:
+        """Attend with one query after the other. Returns the output and the weights."""
+        state = self.start(keys, values, valid_lens, mask=mask)
+        rows = []
+        for query in queries.unbind(1):
+            weights, state = self._move_on(query, state)
+            rows.append(weights)
+        weights = torch.stack(rows, 1) if rows else state.weights[:, None][:, :0]
+        return torch.bmm(weights.to(state.values.dtype), state.values), weights
+
+    def _spans(self, state: State) -> Spans | None:
+        """The keys outside of which weights of this step are 0, where that is known at no cost."""
+        return None
+
+    def _check_state(self, state: Any) -> None:
+        """Check that `start` of a layer of this kind and these sizes gave the state.
+
+        Raises TypeError: it did not.
+        """
+        if isinstance(state, State):
+            if state.kind == Kind(type(self).__name__) and self.knows_keys(state.keys):
+                return
+            got = f"that of another layer, {state.kind.name if state.kind else 'of no name'}"
+        else:
+            got = "a whole Step: pass its state" if isinstance(state, Step) else shown(state)
+        raise TypeError(
+            f"state must be what start() of this layer gave, or its last step, got {got}."
+        )
+
+    @abstractmethod
+    def knows_keys(self, keys: Any) -> bool:
+        """Return whether a layer of these sizes prepared the keys of a state."""
+
+    @abstractmethod
+    def _initial(self, keys: Tensor, allowed: Tensor | None) -> Tensor:
+        """Weights (B, T_k) before the first step."""
+
+    @abstractmethod
+    def _prepare(self, keys: Tensor, state: State) -> Any:
+        """Compute of the keys what every step needs."""
+
+    @abstractmethod
+    def _move_on(self, query: Tensor, state: State) -> tuple[Tensor, State]:
+        """Weights of a step, and the state after it but for what depends on the output."""
+
+
+def check_queries(queries: Any, keys: Any) -> None:
+    """Check that there are queries (B, T_q, d_q) for keys (B, T_k, d_k).
+
+    Raises TypeError, ValueError: there are not.
+    """
+    check_inputs(queries, keys, keys)
+    if queries.dim() != 3 or len(queries) != len(keys):
+        raise ValueError(
+            f"queries has shape {tuple(queries.shape)}, expected ({len(keys)}, T_q, d_q)."
+        )
+
+
+def open_keys(
+    keys: Any, values: Any, valid_lens: Any, mask: Any
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Give keys and values, 0 where they may not be attended, and where they may.
+
+    Raises TypeError, ValueError: as `StepwiseAttention.start`.
+    """
+    values = keys if values is None else values
+    check_inputs(keys, keys, values)
+    for name, x in (("keys", keys), ("values", values)):
+        if _xp.dtype(x) not in DTYPES:
+            raise TypeError(f"{name} is {_xp.dtype(x)}, expected one of {', '.join(DTYPES)}.")
+        if x.dim() != 3 or x.shape[:2] != keys.shape[:2]:
+            raise ValueError(
+                f"{name} has shape {tuple(x.shape)}, expected (B, T_k, width), keys and values "
+                "with the same B and T_k."
+            )
+    allowed = _allowed(keys, valid_lens, mask)
+    if allowed is None:
+        return keys, values, None
+    unread, same = ~allowed[..., None], values is keys
+    keys = keys.masked_fill(unread, 0.0)
+    return keys, keys if same else values.masked_fill(unread, 0.0), allowed
+
+
+def softmax(energies: Tensor, allowed: Tensor | None) -> Tensor:
+    """Softmax over the allowed keys; 0 elsewhere, and in a row without any."""
+    if allowed is None:
+        return torch.softmax(energies, -1)
+    empty = ~allowed.any(-1, keepdim=True)
+    energies = energies.masked_fill(~allowed, -math.inf).masked_fill(empty, 0.0)
+    return torch.softmax(energies, -1).masked_fill(~allowed, 0.0)
+
+
+def _allowed(keys: Tensor, valid_lens: Any, mask: Any) -> Tensor | None:
+    """Lengths and mask as one boolean tensor (B, T_k), None for neither."""
+    shape, allowed = tuple(keys.shape[:2]), None
+    if valid_lens is not None:
+        lengths = torch.as_tensor(valid_lens, device=keys.device)
+        if lengths.dtype == torch.bool:
+            raise TypeError("valid_lens is boolean, expected lengths (B,): pass it as mask=.")
+        if tuple(lengths.shape) != shape[:1]:
+            raise ValueError(
+                f"valid_lens has shape {tuple(lengths.shape)}, expected {shape[:1]}: one length "
+                "for each sequence."
+            )
+        if lengths.is_floating_point():
+            check_whole(_xp, lengths.float(), "valid_lens")
+        allowed = torch.arange(shape[1], device=keys.device) < lengths[:, None]
+    if mask is not None:
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+            got = mask.dtype if isinstance(mask, Tensor) else shown(mask)
+            raise TypeError(f"mask must be a boolean tensor, True = may be attended, got {got}.")
+        if tuple(mask.shape) != shape:
+            raise ValueError(f"mask has shape {tuple(mask.shape)}, expected {shape}.")
+        allowed = mask if allowed is None else allowed & mask
+    return allowed

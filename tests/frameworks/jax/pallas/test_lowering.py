@@ -1,0 +1,158 @@
+"""The Pallas kernels lowered for devices that are not here: CUDA by Triton, TPU by Mosaic."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, PartitionSpec
+
+from anyscore import Additive, attention, plan
+from anyscore.call.operands import Operands, Results, Settings
+from anyscore.kernels.pallas import attention as pallas
+from anyscore.kernels.pallas.attention import StaticArgs
+from anyscore.score.pairs import Pair
+from frameworks.jax.pallas.pallas_calls import PAIRS
+from helpers.samples import normal
+
+LEAD, T_Q, T_K, D, D_V = (2, 4), 67, 131, 19, 7
+CUDA, TPU, CORE = "xla.gpu.triton", "tpu_custom_call", "anyscore_"
+
+
+def operands(dtype: Any, dropout: float) -> Operands:
+    """All there are, as types: grouped heads, bounds and booleans."""
+    shapes: dict[str, tuple[tuple[int, ...], Any]] = {
+        "a": ((*LEAD, T_Q, D), dtype), "b": ((2, 2, T_K, D), dtype),
+        "weight": ((1, 4, D), dtype), "key_bias": ((2, 1, T_K), dtype),
+        "value": ((1, 2, T_K, D_V), dtype),
+        "start": ((2, 1, T_Q), np.int32), "mask": ((1, 4, 1, T_K), bool),
+    }  # fmt: skip
+    if dropout:
+        shapes |= {"seed": ((1, 1, 2), np.uint32), "counter": (LEAD, np.uint32)}
+    return Operands(**{name: jax.ShapeDtypeStruct(*x) for name, x in shapes.items()})
+
+
+def lowered(
+    target: str,
+    pair: Pair,
+    dtype: Any = np.float32,
+    dropout: float = 0.0,
+    cap: float = 0.0,
+    normalizer: int = 0,
+) -> list[str]:
+    """Forward and backward for a platform, with scores in every other."""
+    settings = Settings(
+        pair.name, 0.5, 2, dropout, 8, LEAD, "tanh" if cap else "", cap, scores=not dropout,
+        normalizer=normalizer,
+    )  # fmt: skip
+    s, x = StaticArgs(settings, pair, (target,)), operands(dtype, dropout)
+    sums = np.float64 if dtype == np.float64 else np.float32
+    stats = jax.ShapeDtypeStruct((*LEAD, 2, T_Q), sums)
+    scores = None if dropout else jax.ShapeDtypeStruct((*LEAD, T_Q, T_K), sums)
+    results = Results(jax.ShapeDtypeStruct((*LEAD, T_Q, D_V), sums), stats, scores)
+    calls: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
+        (lambda x: pallas.forward(x, s), (x,)),
+        (lambda x, *rest: pallas.backward(x, s, *rest), (x, results, results)),
+    ]
+    return [text(f, args, target) for f, args in calls]
+
+
+def text(function: Callable[..., Any], args: Any, *platforms: str) -> str:
+    return fresh(function).trace(*args).lower(lowering_platforms=platforms).as_text()
+
+
+def fresh(function: Callable[..., Any]) -> Any:
+    """Compiled, whatever JAX remembers of it."""
+    return jax.jit(lambda *args: function(*args))
+
+
+@pytest.mark.parametrize("dropout", [0.0, 0.3])
+@pytest.mark.parametrize("pair", PAIRS)
+def test_cuda(pair: str, dropout: float) -> None:
+    """With 64 bits and with 32: each pair in one of them with dropout, in the other without."""
+    wide = (list(PAIRS).index(pair) % 2 == 0) == bool(dropout)
+    with jax.enable_x64(wide):
+        found = lowered("cuda", PAIRS[pair], dropout=dropout, cap=50 * dropout)
+        assert [x.count(CUDA) for x in found] == [1, 2]
+
+
+@pytest.mark.parametrize("dtype", [jnp.bfloat16, np.float16, np.float64])
+@pytest.mark.parametrize("pair", ["product", "tanh"])
+def test_cuda_dtypes(pair: str, dtype: Any) -> None:
+    assert [x.count(CUDA) for x in lowered("cuda", PAIRS[pair], dtype)] == [1, 2]
+
+
+@pytest.mark.parametrize("wide", [False, True])
+@pytest.mark.parametrize("normalizer", [1, 2])
+def test_cuda_by_a_sigmoid(normalizer: int, wide: bool) -> None:
+    with jax.enable_x64(wide):
+        found = lowered("cuda", PAIRS["product"], normalizer=normalizer)
+        assert [x.count(CUDA) for x in found] == [1, 2]
+
+
+@pytest.mark.parametrize("pair", ["product", "tanh", "leaky_relu", "squared"])
+def test_tpu(pair: str) -> None:
+    """Not a route of `attention`. The sign, of |a − b|, is lowered where there is a TPU only."""
+    with jax.enable_x64(False):
+        assert [x.count(TPU) > 0 for x in lowered("tpu", PAIRS[pair])] == [True] * 2
+
+
+def arrays() -> tuple[jax.Array, ...]:
+    shapes = (*LEAD, T_Q, D), (2, 2, T_K, D), (2, 2, T_K, D_V), (5, D), (5, D), (5,)
+    return tuple(jnp.asarray(normal(*shape), np.float32) for shape in shapes)
+
+
+def gradients(*args: jax.Array) -> Any:
+    def total(*args: jax.Array) -> jax.Array:
+        score = Additive(*args[3:])
+        return (attention(*args[:3], score=score, valid_lens=jnp.array([9, 131])) ** 2).sum()
+
+    return jax.grad(total, tuple(range(6)))(*args)
+
+
+def test_what_computes_is_chosen_when_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where there is a GPU: the kernels for CUDA, the core for the CPU; nothing for the rest."""
+    args, expected = arrays(), gradients(*arrays())
+    assert CORE in text(gradients, args, "cpu")
+    monkeypatch.setattr(pallas, "has_device", lambda: True)
+    assert plan(*args[:3]).route == "cpu"  # that is where these are
+    on_cpu, on_cuda = text(gradients, args, "cpu"), text(gradients, args, "cuda")
+    assert (CORE in on_cpu, CUDA in on_cpu) == (True, False)
+    assert (CORE in on_cuda, on_cuda.count(CUDA)) == (False, 3)
+    with pytest.raises(NotImplementedError, match="tpu"):
+        text(gradients, args, "tpu")
+    for x, y in zip(fresh(gradients)(*args), expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+    for x, y in zip(gradients(*args), expected, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-5, atol=1e-5)
+
+
+def test_export(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By the definition, as JAX does not promise to know these kernels later."""
+    monkeypatch.setattr(pallas, "has_device", lambda: True)
+    assert CUDA in text(gradients, arrays(), "cuda")
+    exported = jax.export.export(fresh(gradients), platforms=["cuda"])(*arrays())
+    assert CUDA not in exported.mlir_module()
+    assert exported.serialize()
+
+
+@pytest.mark.parametrize("checked", [True, False])
+def test_shard_map(monkeypatch: pytest.MonkeyPatch, checked: bool) -> None:
+    monkeypatch.setattr(pallas, "has_device", lambda: True)
+    mesh = jax.make_mesh((2, 2), ("batch", "heads"), axis_types=(AxisType.Auto,) * 2)
+    spread, whole = PartitionSpec("batch", "heads"), PartitionSpec()
+
+    def call(*args: jax.Array) -> jax.Array:
+        return attention(*args[:3], score=Additive(*args[3:]))
+
+    specs = (spread,) * 3 + (whole,) * 3
+    mapped = jax.shard_map(call, mesh=mesh, in_specs=specs, out_specs=spread, check_vma=checked)
+
+    def total(*args: jax.Array) -> jax.Array:
+        return (mapped(*args) ** 2).sum()
+
+    assert text(jax.grad(total, (0, 3)), arrays(), "cuda").count(CUDA) == 3

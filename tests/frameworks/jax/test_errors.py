@@ -1,0 +1,36 @@
+"""Wrong calls with JAX's arrays, executed and traced: the same words as in NumPy."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from anyscore import attention, plan
+from helpers.wrong_calls import NAMING, TABLE, call, given
+
+
+@pytest.mark.parametrize(("change", "error", "text"), TABLE, ids=range(len(TABLE)))
+def test_table(change: dict[str, Any], error: type, text: str) -> None:
+    tensors, options = given(change, jnp.asarray)
+    calls = [attention, lambda *xs, **more: jax.jit(lambda *ys: attention(*ys, **more))(*xs)]
+    calls += [plan] * (change.get("value", 0) is not None)  # which needs none
+    for function in calls:
+        with pytest.raises(error) as raised:
+            function(*tensors, **options)
+        assert type(raised.value) is error
+        assert str(raised.value) == text
+
+
+@pytest.mark.parametrize(("change", "parts"), NAMING, ids=range(len(NAMING)))
+def test_names_and_shapes(change: dict[str, Any], parts: list[str]) -> None:
+    tensors, options = given(change, jnp.asarray)
+    with pytest.raises((TypeError, ValueError)) as expected:
+        call("numpy", change)
+    with pytest.raises((TypeError, ValueError)) as raised:
+        attention(*tensors, **options)
+    assert str(raised.value) == str(expected.value)
+    assert type(raised.value) is type(expected.value)
+    assert all(part in str(raised.value) for part in parts)

@@ -1,0 +1,54 @@
+"""Pairs of formulas in Triton, interpreted; `test_triton_compiled` compiles one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from anyscore import Causal, attention
+from anyscore.kernels import cpu
+from anyscore.kernels.triton.formula import of_formula, source
+from anyscore.score.formula import formula_of
+from anyscore.score.pairs import Pair
+from helpers.own_scores import EVERY, LEAKY, SOFTPLUS, Own, draw
+
+
+@pytest.mark.parametrize("queries", [1, 9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("formula", [SOFTPLUS, LEAKY, EVERY])
+def test_values_and_gradients(
+    formula: str, dtype: torch.dtype, queries: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pair = Pair.from_formula("of this test", formula)
+    monkeypatch.setattr(cpu, "PAIRS", (*cpu.PAIRS, pair))  # in the core's place
+    arrays = draw(1, 2, queries=queries, keys=17, width=5)
+    xs = [torch.tensor(x).to(dtype).requires_grad_() for x in arrays]
+
+    def results(impl: Any) -> Any:
+        options: dict[str, Any] = {"mask": Causal("end"), "impl": impl}
+        output = attention(*xs[:3], score=Own(xs[3], pair), **options)
+        return output, *torch.autograd.grad((output**2).sum(), xs)
+
+    allowed = 1e-4 if dtype == torch.float32 else 1e-12
+    for x, y in zip(results("fused"), results("reference"), strict=True):
+        assert (x - y).abs().max() <= allowed * y.abs().max()
+
+
+def test_nan_makes_its_rows_nan(monkeypatch: pytest.MonkeyPatch) -> None:
+    pair = Pair.from_formula("of this test", "maximum(a, b)")
+    monkeypatch.setattr(cpu, "PAIRS", (*cpu.PAIRS, pair))
+    q, k, v, w = (torch.tensor(x) for x in draw(1, queries=4, keys=7, width=3))
+    q[0, 1, 2] = np.nan
+    found = attention(q, k, v, score=Own(w, pair), impl="fused")
+    assert found.isnan().all(-1).tolist() == [[False, True, False, False]]
+
+
+def test_one_text_for_one_formula() -> None:
+    """Triton's cache is by source: no place of this process is in it."""
+    first = formula_of(SOFTPLUS)
+    assert of_formula(first) is of_formula(formula_of("softplus(a + b)"))
+    assert "tl.exp" in source(first)
+    assert "anyscore" not in source(first)

@@ -1,0 +1,21 @@
+"""Run folders of the laboratory with one thing damaged: one clear sentence, and nothing written."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import strategies as st
+
+from fuzz.fuzzing import Effort
+from helpers.damaged_runs import WAYS, Damage, check, damages
+
+pytestmark = pytest.mark.slow
+
+
+def test_damaged_runs(effort: Effort, tmp_path: Path) -> None:
+    def opened_or_refused(drawn: tuple[str, Damage]) -> None:
+        check(tmp_path, *drawn)
+
+    drawn = st.tuples(st.sampled_from(list(WAYS)), damages(tmp_path))
+    effort.spend(opened_or_refused, drawn, examples=60, share=0.1, at_a_time=20)

@@ -1,0 +1,50 @@
+"""`anyscore info` about the C++ core."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from anyscore import Plan
+from anyscore.kernels import cpu
+from anyscore.lab import plans
+from lab.command_line import call, plain
+
+
+def test_info_names_the_instruction_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "problem", lambda: None)
+    monkeypatch.setattr(cpu, "isa", lambda: "avx512")
+    said = plain(call("info", "--quiet").output)
+    assert "the C++ core computes with the instruction set avx512" in said
+
+
+def test_info_says_why_there_is_no_core(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "problem", lambda: "there is none [yet]: build it")
+    result = call("info", "--quiet")
+    assert result.exit_code == 0
+    assert "there is none [yet]: build it" in plain(result.output)
+    assert "instruction set" not in plain(result.output)
+
+
+def test_info_as_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = {"numpy": {"dot": Plan("fused", "because")}, "jax": "it is broken"}
+    monkeypatch.setattr(plans, "plans", lambda asked: found)
+    record = json.loads(call("info", "--json").stdout)
+    assert record["frameworks"]["PyTorch"].startswith("2.")
+    assert record["plans"]["numpy"]["dot"]["reason"] == "because"
+    assert record["plans"]["jax"] == "it is broken"
+    assert "cpu" in record["devices"]
+
+
+def test_quiet_info_asks_no_framework(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(plans, "plans", None)
+    assert "are computed by" not in plain(call("info", "--quiet").output)
+    assert json.loads(call("info", "--quiet", "--json").stdout)["plans"] == {}
+
+
+def test_info_says_that_the_core_was_built_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cpu, "problem", lambda: None)
+    monkeypatch.setattr(cpu, "missing_isa", lambda: "avx512")
+    said = " ".join(plain(call("info", "--quiet").output).split())
+    assert "built on another machine, without avx512, which this processor has" in said
