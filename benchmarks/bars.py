@@ -31,17 +31,17 @@ _DOT_BARS: dict[tuple[str, Shape, str], tuple[float, float | None, float]] = {
     ("bfloat16", _LONG, FORWARD): (1.5, None, 1.2),
     ("bfloat16", _LONG, TRAINING): (2.0, None, 1.1),
 }
-"""The time of the best dot product ÷ that of the slowest of ours, for two threads of Zen 5."""
+"""The best dot product's time ÷ the time of anyscore's slowest score, for two threads of Zen 5."""
 
 
 def bars(results: Sequence[Result]) -> list[Result]:
-    """Return all bars of which something was measured."""
+    """Return all bars with a measurement."""
     return [*_of_dot(results), *_beyond(results), *_of_graphs(results), *_of_models(results)]
 
 
 def _of_dot(results: Sequence[Result]) -> list[Result]:
     """Return the bars of the part `dot`, for the shapes, passes and dtype that it measured."""
-    found = []
+    rows = []
     for r in results:
         key = r["dtype"], Shape(*r["shape"]), r["passes"]
         if r["part"] != "dot" or key not in _DOT_BARS:
@@ -53,33 +53,34 @@ def _of_dot(results: Sequence[Result]) -> list[Result]:
             slowest = max((x for x in ours if x is not None), default=None)
             if best is not None and slowest is not None and goal is not None:
                 name = f"{', '.join(scores)}: {key[1]}, {r['passes']}"
-                found.append(judged(f"dot product ÷ {name}", best / slowest, ">", goal))
-    return found
+                rows.append(judged(f"dot product ÷ {name}", best / slowest, ">", goal))
+    return rows
 
 
 def _beyond(results: Sequence[Result]) -> list[Result]:
-    """Return the bars beside what was measured: name, target, value, met; none where all is not.
+    """Return the bars with the measured values: name, target, value, met. The list is empty if no
+    value was measured.
 
-    Those of a pair of one's own are for the large call, and compare forward passes.
+    The bars of a custom pair are for the large call, and compare forward passes.
     """
     aligner = _row(results, "beyond", ALIGNER, TRAINING, "aligner", "gaussian")
     softplus = _row(results, "pairs", LARGE, FORWARD, "attention", "softplus")
     leaky = _row(results, "pairs", LARGE, FORWARD, "attention", "gatv2")
     mib = _entry(aligner, "anyscore").get("mib")
     matrix = 4 * ALIGNER.batch * ALIGNER.queries * ALIGNER.keys / 2**20
-    found = [
+    rows = [
         ("aligner: broadcast formula ÷ ours", _ratio(aligner, "eager"), ">", 10),
         ("aligner: torch.cdist ÷ ours", _ratio(aligner, "cdist"), ">", 1),
         ("aligner: our memory, in matrices", mib and mib / matrix, "<", 3),
         ("own pair, softplus: KeOps ÷ ours", _ratio(softplus, "keops"), ">", 10),
         ("own pair ÷ the same pair built in", _ratio(leaky, "own pair"), "<", 2),
     ]
-    return [judged(*bar) for bar in found] if any(bar[1] for bar in found) else []
+    return [judged(*bar) for bar in rows] if any(bar[1] for bar in rows) else []
 
 
 def _of_graphs(results: Sequence[Result]) -> list[Result]:
     """Return the bars of layers over edges: against the best of PyTorch Geometric."""
-    found = []
+    rows = []
     for r in results:
         if r["part"] != "graphs" or Shape(*r["shape"]) != GRAPH:
             continue
@@ -87,31 +88,31 @@ def _of_graphs(results: Sequence[Result]) -> list[Result]:
         ratios = [e["ratio"]["median"] for e in theirs if e["ratio"]]
         weights = [e["mib"] for e in theirs if e.get("mib")]
         ours = _entry(r, "anyscore").get("mib")
-        said = f"GATv2Conv, {r['degrees']}, {r['passes']}: PyTorch Geometric ÷ ours"
+        name = f"GATv2Conv, {r['degrees']}, {r['passes']}: PyTorch Geometric ÷ ours"
         if ratios:
-            found.append(judged(said, min(ratios), ">", 8))
+            rows.append(judged(name, min(ratios), ">", 8))
         if weights and ours:
-            found.append(judged(f"{said}, memory", min(weights) / ours, ">", 8))
-    return found
+            rows.append(judged(f"{name}, memory", min(weights) / ours, ">", 8))
+    return rows
 
 
 def _of_models(results: Sequence[Result]) -> list[Result]:
     """Return the bars of packed sequences, of steps in speech, and of caches."""
-    found = []
+    rows = []
     for r in results:
         shape, part = Shape(*r["shape"]), r["part"]
         if part == "packed" and shape == PACKED:
-            said = f"packed, {r['score']}, {r['passes']}: padded ÷ ours"
-            found.append(judged(said, _ratio(r, "padded"), ">", 2.5))
+            name = f"packed, {r['score']}, {r['passes']}: padded ÷ ours"
+            rows.append(judged(name, _ratio(r, "padded"), ">", 2.5))
         elif part == "location" and shape in [x[0] for x in LOCATIONS]:
             theirs = [_ratio(r, name) for name in ("espnet", "espnet-compile")]
             best = min((x for x in theirs if x is not None), default=None)
-            found.append(judged(f"location-sensitive step, {shape}: ESPnet ÷ ours", best, ">", 5))
+            rows.append(judged(f"location-sensitive step, {shape}: ESPnet ÷ ours", best, ">", 5))
         elif part == "cache" and r["score"] == "additive":
             products = _ratio(r, "bmm")
             ours = products and 1 / products
-            found.append(judged(f"cache, {shape}: ours ÷ bmm, softmax, bmm", ours, "<", 1.5))
-    return found
+            rows.append(judged(f"cache, {shape}: ours ÷ bmm, softmax, bmm", ours, "<", 1.5))
+    return rows
 
 
 def judged(name: str, value: float | None, sign: str, goal: float) -> Result:

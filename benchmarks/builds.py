@@ -37,7 +37,7 @@ SHAPES = (
 
 
 class Work(NamedTuple):
-    """A call of the core: its operands, and what is written."""
+    """A call of the core: its operands, results and gradients."""
 
     pair: str
     operands: Operands
@@ -93,7 +93,7 @@ class Work(NamedTuple):
 
 
 def load(path: Path) -> Any:
-    """Load a build, whatever others are loaded."""
+    """Load a build beside other builds."""
     loader = ExtensionFileLoader("_core", str(path))
     spec = spec_from_loader("_core", loader)
     assert spec is not None
@@ -153,7 +153,7 @@ def rows(cores: list[Any], asked: argparse.Namespace) -> Iterator[list[str]]:
 
 
 def main(arguments: list[str]) -> int:
-    """Print the table; arguments: those of the command line."""
+    """Print the table; arguments: of the command line."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
     parser.add_argument("builds", nargs="+", type=Path, help="files of builds, the oldest first")
     parser.add_argument("--shapes", nargs="+", default=SHAPES, help="B,T_q,T_k,H,D_v of each")

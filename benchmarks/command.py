@@ -15,11 +15,10 @@ from anyscore.lab.cli.bench import (
     carry_out,
     check_gpu,
     check_threads,
-    one_of,
     several,
 )
 from anyscore.lab.console import PlainConsole
-from anyscore.lab.errors import InputError
+from anyscore.lab.errors import InputError, check_name
 
 _SHAPES = (
     "4,512,512,128,128",
@@ -64,29 +63,30 @@ def bench(
         str,
         typer.Option(
             help="additive, gatv2, laplace, gaussian, euclidean, student_t, lorentz, scaled_dot, "
-            "or softplus, a pair of one's own."
+            "or softplus (a custom pair)."
         ),
     ] = "additive",
     rivals: Annotated[
         str | None,
-        typer.Option(help="Names with commas between them.", show_default="all that are installed"),
+        typer.Option(help="Comma-separated names.", show_default="all that are installed"),
     ] = None,
     parts: Annotated[
         str | None,
         typer.Option(
-            help="Of speed, memory, growth, range, dot, pairs, beyond, graphs, packed, location, "
-            "cache, isa; on a "
-            "GPU of forward, training, step, narrow, small.",
+            help="Comma-separated names: speed, memory, growth, range, dot, pairs, beyond, graphs, "
+            "packed, location, cache, isa; on a GPU: forward, training, step, narrow, small.",
             show_default="all; with --quick: speed,growth or forward,training",
         ),
     ] = None,
     device: Annotated[str, typer.Option(help="cpu or cuda.")] = "cpu",
     framework: Annotated[
         str | None,
-        typer.Option(help="Of torch, jax, tensorflow, mxnet: its calls, a small and a large one."),
+        typer.Option(
+            help="Compare calls of torch, jax, tensorflow or mxnet only, a small and a large one."
+        ),
     ] = None,
     threads: Annotated[
-        int | None, typer.Option(help="Of the CPU.", show_default="as many as PyTorch uses")
+        int | None, typer.Option(help="Threads of the CPU.", show_default="as many as PyTorch uses")
     ] = None,
     dtype: Annotated[
         str | None,
@@ -97,12 +97,12 @@ def bench(
     minutes: Annotated[
         float | None,
         typer.Option(
-            help="For everything; what is then left out is said.",
+            help="Minutes for everything; the report names the parts left out.",
             show_default="no end; with --device cuda: 8, with --quick: 3",
         ),
     ] = None,
     limit: Annotated[
-        float, typer.Option(help="Seconds in which one must be prepared on a GPU.")
+        float, typer.Option(help="Seconds for the preparation of a rival on a GPU.")
     ] = 150.0,
     quick: Annotated[
         bool, typer.Option("--quick", help="Small sizes, few rounds: a minute or two.")
@@ -115,7 +115,7 @@ def bench(
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print what bench.json holds, and nothing else.")
+        bool, typer.Option("--json", help="Print the content of bench.json, and nothing else.")
     ] = False,
     quiet: Annotated[bool, typer.Option(help="Print the summary alone.")] = False,
 ) -> None:
@@ -124,9 +124,9 @@ def bench(
     for option, value in (("--minutes", minutes), ("--limit", limit)):
         if value is not None and not value > 0:
             raise InputError(f"{option}: expected more than 0, got {value:g}")
-    one_of("--device", device, ("cpu", "cuda"))
+    check_name("--device", device, ("cpu", "cuda"))
     if framework is not None:
-        one_of("--framework", framework, _FRAMEWORKS)
+        check_name("--framework", framework, _FRAMEWORKS)
         if device != "cpu":
             raise InputError("--framework is measured on the CPU; leave --device out")
         if score != "additive":
@@ -148,8 +148,8 @@ def bench(
     gpu = device == "cuda"
     if not shape and (gpu or framework is not None):
         sizes = _GPU_SHAPES if gpu else _FRAMEWORK_SHAPES[quick]
-    one_of("--score", score, FORMULAS)
-    one_of("--dtype", dtype or "float32", DTYPES)
+    check_name("--score", score, FORMULAS)
+    check_name("--dtype", dtype or "float32", DTYPES)
     if framework is not None and dtype not in (None, "float32"):
         raise InputError(f"--framework is measured in float32, got --dtype {dtype}")
     known_parts, known = parts_of(device, framework), known_rivals(device, framework)

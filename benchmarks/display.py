@@ -1,4 +1,4 @@
-"""A benchmark on the terminal: what goes on, a table for each comparison, a summary."""
+"""The terminal shows the present step, a table for each comparison, and a summary."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class TableWatcher(TerminalWatcher, Watcher):
     def begins(self, record: dict[str, Any]) -> None:
         missing = ", ".join(record["not_installed"])
         if missing and record["settings"]["rivals"] is None:
-            self.say(
+            self.line(
                 f"Not installed, so left out: {missing}; "
                 "pip install -r benchmarks/requirements.txt brings them."
             )
@@ -31,13 +31,13 @@ class TableWatcher(TerminalWatcher, Watcher):
 
     def part_begins(self, name: str, shows: str) -> None:
         self.part = name
-        self.say(f"{name}: {shows}", style="bold")
+        self.line(f"{name}: {shows}", style="bold")
 
     def busy(self, text: str) -> None:
         super().busy(f"{self.part}: {text}")
 
     def note(self, text: str) -> None:
-        self.say(f"{text}\n", style="yellow")
+        self.line(f"{text}\n", style="yellow")
 
     def measured(self, result: dict[str, Any], record: dict[str, Any]) -> None:
         show(self.console, one(result, Chip(**record["chip"]) if record["chip"] else None))

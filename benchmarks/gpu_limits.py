@@ -24,7 +24,7 @@ class Cost(NamedTuple):
     special: float
 
 
-COSTS = {  # of our kernels, counted in the machine code for compute capability 9.0: docs/gpu.md
+COSTS = {  # of anyscore's kernels, counted in machine code for compute capability 9.0: docs/gpu.md
     "forward": {
         "free": Cost(3.4, 2.75, 0.25),
         "clamped": Cost(4.4, 2.5, 0.5),
@@ -74,10 +74,10 @@ class Chip:
             uuid=uuid,
         )
 
-    def under_load(self, told: float | None) -> Chip:
-        """Ask `nvidia-smi` for the clock of just now; told: what PyTorch says of it."""
+    def under_load(self, torch_mhz: float | None) -> Chip:
+        """Ask `nvidia-smi` for the present clock; torch_mhz: PyTorch's figure, used without one."""
         now = smi(["clocks.sm"], self.uuid) or (None,)
-        return replace(self, mhz=_number(now[0]) or told)
+        return replace(self, mhz=_number(now[0]) or torch_mhz)
 
     @property
     def clock(self) -> float | None:
@@ -151,7 +151,7 @@ def backward_rate(results: Sequence[Result], name: str = "anyscore") -> float | 
 
 
 def share_of_limit(row: Result, result: Result, chip: Chip) -> float | None:
-    """The share of the limit that a forward of ours reached, where its tiles are known."""
+    """Return the share of the limit that a forward reached; None if its tiles are unknown."""
     if "tiles" not in row or result["passes"] != FORWARD:
         return None
     reached, limit = rate(row), chip.limit_of("forward", row["tiles"])

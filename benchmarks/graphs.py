@@ -78,7 +78,7 @@ class GraphWork(Work):
         return torch.linspace(0, self.shape.queries - 1, rows).long()
 
     def truth(self, score: str) -> dict[str, Tensor]:
-        """Compute in float64, over the edges that lead to the checked rows, what these give."""
+        """Compute the checked rows in float64, from the edges that lead to them."""
         rows = self.checked_rows
         place = torch.full((self.shape.queries,), -1).scatter(0, rows, torch.arange(len(rows)))
         source, target = self.edge_index[:, place[self.edge_index[1]] >= 0]
@@ -93,12 +93,12 @@ class GraphWork(Work):
         total = empty[..., 0].index_add(0, target, scores)
         sums = empty.index_add(0, target, scores[..., None] * left)
         output = (sums / total.clamp_min(1e-300)[..., None]).flatten(1)
-        found = {"output": output.detach()}
+        results = {"output": output.detach()}
         if self.training:
-            made = torch.autograd.grad(output, leaves, self.upstream[rows].double())
-            named = zip(self.inputs, made, strict=True)
-            found |= {f"gradient of the {name}": x for name, x in named}
-        return found
+            gradients = torch.autograd.grad(output, leaves, self.upstream[rows].double())
+            named = zip(self.inputs, gradients, strict=True)
+            results |= {f"gradient of the {name}": x for name, x in named}
+        return results
 
 
 _OPTIONS = {"add_self_loops": False, "bias": False}

@@ -48,7 +48,7 @@ class Hosts:
         return self.known[name]
 
     def end(self) -> None:
-        """End all, whatever they do."""
+        """End all processes at once."""
         for host in self.known.values():
             host.end()
         self.known.clear()
@@ -114,14 +114,14 @@ def measure(
             host = hosts.host(contestant)
             try:
                 host.send("turn", contestant.rival, contestant.work, pace.turn)
-                found = host.receive(min(deadline.left(), 30 + 20 * call))
+                answer = host.receive(min(deadline.left(), 30 + 20 * call))
             except Lost as lost:
                 contestant.problem = str(lost)
                 return None
-            if isinstance(found, dict):  # an exception
-                contestant.problem = found["problem"]
+            if isinstance(answer, dict):  # an exception
+                contestant.problem = answer["problem"]
                 return None
-            return float(found)
+            return float(answer)
 
         return turn if contestant.runs else None
 

@@ -45,7 +45,7 @@ class PackedWork(Work):
 
     @cached_property
     def is_token(self) -> Tensor:
-        """Which places of padded sequences have tokens, (B, T)."""
+        """Whether each position of the padded sequences has a token, (B, T)."""
         return torch.arange(self.shape.queries) < self.sizes[:, None]
 
     @property
@@ -88,15 +88,15 @@ class PackedWork(Work):
             output = plain.plain(score, *some)
             outputs.append(output.detach())
             if self.training:
-                made = torch.autograd.grad(output, some, self.upstream[first:last].double())
-                for total, x in zip(sums[:3], made, strict=False):
+                gradients = torch.autograd.grad(output, some, self.upstream[first:last].double())
+                for total, x in zip(sums[:3], gradients, strict=False):
                     total[first:last] = x
-                sums[3] += made[3]
-        found = {"output": torch.cat(outputs)}
+                sums[3] += gradients[3]
+        results = {"output": torch.cat(outputs)}
         if self.training:
             names = "query", "key", "value", *(("weight",) if FORMULAS[score].learned else ())
-            found |= {f"gradient of the {n}": x for n, x in zip(names, sums, strict=False)}
-        return found
+            results |= {f"gradient of the {n}": x for n, x in zip(names, sums, strict=False)}
+        return results
 
     def checked(self, name: str, x: Tensor, right: Tensor) -> Tensor:
         """Return the tokens of what is padded."""

@@ -1,4 +1,4 @@
-"""Everybody who takes part in a benchmark: anyscore, and what a user would pick instead."""
+"""The rivals of a benchmark: anyscore, and the alternatives of a user."""
 
 from __future__ import annotations
 
@@ -30,14 +30,12 @@ from benchmarks.work import Work
 
 @dataclass(frozen=True)
 class Rival(rivals.Rival):
-    """One that does some work.
+    """An implementation of some work.
 
-    scores, tasks: those it can do.
-    widest: the width up to which it takes part without being asked for by name; it compiles for
-        every shape.
-    quick: whether it takes part in a quick benchmark without being asked for: it compiles in
-        seconds.
-    package: what it needs.
+    scores, tasks: the supported ones.
+    widest: the width up to which the rival takes part by default; it compiles for every shape.
+    quick: whether the rival takes part in a quick benchmark by default: it compiles in seconds.
+    package: the package to import.
     """
 
     scores: tuple[str, ...] = tuple(FORMULAS)
@@ -155,7 +153,7 @@ IN_FRAMEWORKS = {
         "mxnet", variants_mxnet.anyscore_, _formula("mxnet", variants_mxnet.formula)
     ),
 }
-"""By framework: what its user would write today, ours first."""
+"""By framework: anyscore first, then the calls that its users would write today."""
 
 GRAPH = ", CUDA graph"
 """Behind a name: its kernels are launched together, as decoders do."""

@@ -104,15 +104,15 @@ class Bench:
             limit = min(self.settings.limit, max(_LEAST / 2, self.deadline.left() - _TIMING))
             prepare(some, self.hosts, self.deadline, limit, self.watcher.busy)
 
-    def compare(self, one: Comparison) -> None:
+    def compare(self, compared: Comparison) -> None:
         """Time and weigh."""
-        some, pace, busy = one.contestants, self.settings.pace, self.watcher.busy
-        if one.timed and self.hosts is None:
+        some, pace, busy = compared.contestants, self.settings.pace, self.watcher.busy
+        if compared.timed and self.hosts is None:
             comparison.measure(some, self.runner, pace, busy)
-        elif one.timed and self.hosts is not None:
+        elif compared.timed and self.hosts is not None:
             measure(some, self.hosts, pace, self.deadline, busy)
             self.look(some[0], self.hosts)
-        for contestant in some if one.weighed else ():
+        for contestant in some if compared.weighed else ():
             if contestant.problem is None:
                 busy(f"{contestant.label}: memory")
                 how = self._how(contestant)
@@ -122,13 +122,13 @@ class Bench:
 
     def write(self, one: Comparison) -> dict[str, Any]:
         """Add a comparison to the record, and write all of it."""
-        found = result(one)
-        for entry, contestant in zip(found["entrants"], one.contestants, strict=True):
+        row = result(one)
+        for entry, contestant in zip(row["entrants"], one.contestants, strict=True):
             if contestant.work.device == "cuda":
                 entry |= _on_gpu(contestant)
-        self.record["results"].append(found)
+        self.record["results"].append(row)
         self.save()
-        return found
+        return row
 
     def save(self) -> None:
         """Write bench.json."""
@@ -145,10 +145,10 @@ class Bench:
         if contestant.answer.get("how"):
             return str(contestant.answer["how"])
         work = contestant.work
-        for found in self.record["results"]:
+        for row in self.record["results"]:
             named = ("shape", "passes", "score", "task")
-            if all(found[name] == getattr(work, name) for name in named):
-                for entry in found["entrants"]:
+            if all(row[name] == getattr(work, name) for name in named):
+                for entry in row["entrants"]:
                     if entry["name"] == contestant.label and entry["how"]:
                         return str(entry["how"])
         return ""
@@ -163,20 +163,20 @@ class Bench:
                 host.send("load", contestant.rival, contestant.work, 2.0)
                 time.sleep(1.0)
                 now = self.chip.under_load(None)
-                told = host.receive(60)
-                mhz = told if isinstance(told, float) else None
+                answer = host.receive(60)
+                mhz = answer if isinstance(answer, float) else None
                 self.chip = now if now.mhz else self.chip.under_load(mhz)
 
 
-def _on_gpu(one: Contestant) -> dict[str, Any]:
+def _on_gpu(contestant: Contestant) -> dict[str, Any]:
     """Return the facts of a contestant that only a GPU has."""
     return {
-        "first_s": one.answer.get("first_s"),
-        "triples": one.work.shape.triples,
-        "computes": one.rival.computes or one.work.score,
-        "dtype": one.work.dtype,
-        "range": getattr(one.work, "range", "normal"),
-        **one.answer.get("about", {}),
+        "first_s": contestant.answer.get("first_s"),
+        "triples": contestant.work.shape.triples,
+        "computes": contestant.rival.computes or contestant.work.score,
+        "dtype": contestant.work.dtype,
+        "range": getattr(contestant.work, "range", "normal"),
+        **contestant.answer.get("about", {}),
     }
 
 
@@ -219,11 +219,11 @@ def bench(
 
 
 def ours_failed(record: dict[str, Any]) -> bool:
-    """Tell whether anyscore itself was wrong, or failed; not whether the time was over."""
-    found = [
+    """Return whether anyscore itself was wrong, or failed; not whether the time was over."""
+    problems = [
         entry["problem"]
         for result in record["results"]
         for place, entry in enumerate(result["entrants"])
         if place == 0 or entry["name"].startswith((OURS.name, "separable"))
     ]
-    return any(problem is not None and "given up" not in problem for problem in found)
+    return any(problem is not None and "given up" not in problem for problem in problems)

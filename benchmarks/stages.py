@@ -26,11 +26,11 @@ Plan = Iterator[list[Comparison] | str]
 class Settings:
     """The choices of a user: parts, shapes, rivals, time.
 
-    rivals: names; None is all that are installed and quick to set up.
-    threads: of PyTorch, and of everybody else.
+    rivals: names; None is all installed rivals that are quick to set up.
+    threads: of PyTorch and of every other library.
     lengths: T_q = T_k of the growth part.
-    framework: whose calls are compared, instead of everything else.
-    minutes: for everything; None: as long as it takes. limit: see `comparison.prepare`.
+    framework: compare calls of this framework only.
+    minutes: for everything; None is no limit. limit: see `comparison.prepare`.
     """
 
     shapes: tuple[Shape, ...]
@@ -49,15 +49,15 @@ class Settings:
     quick: bool = False
 
     def quicker(self) -> Settings:
-        """Return settings of few rounds and short lengths, without rivals that compile for long:
-        an impression, not a result."""
+        """Return settings of few rounds and short lengths, without rivals that compile slowly.
+        Their figures are an impression, not a result."""
         pace = Pace(rounds=7, seconds=0.5)
         if self.device == "cuda":
             pace = replace(self.pace, rounds=5)
         return replace(self, quick=True, lengths=(256, 1024), pace=pace)
 
     def work(self, shape: Shape | None = None, passes: str = FORWARD, **others: Any) -> Work:
-        """Work at the first shape, unless said otherwise, with the score, dtype and device."""
+        """Make work with the settings' score, dtype and device; by default at the first shape."""
         common = {"score": self.score, "dtype": self.dtype, "device": self.device}
         return Work(shape or self.shapes[0], passes=passes, **common | others)
 
@@ -65,8 +65,9 @@ class Settings:
 class Part(NamedTuple):
     """One part of a benchmark: its title, and the comparisons that it makes.
 
-    plan: (settings, results until now) → groups of comparisons, each prepared together, or a text
-        that says why there is nothing to measure; asked for the next when those are done.
+    plan: (settings, results until now) → an iterator of groups of comparisons, each prepared
+        together, or a text with the reason for no measurement. A group is measured before the next
+        one is asked for.
     """
 
     shows: str
@@ -82,7 +83,7 @@ def known_rivals(device: str, framework: str | None) -> dict[str, Rival]:
 
 
 def chosen(settings: Settings, score: str, task: str = "attention") -> list[Rival]:
-    """The rivals that take part: asked for by name, or else those that are installed."""
+    """Return the rivals that take part: the named ones, or else the installed ones."""
     rivals = known_rivals(settings.device, settings.framework).values()
     able = [rival for rival in rivals if score in rival.scores and task in rival.tasks]
     if settings.rivals is not None:
@@ -92,12 +93,12 @@ def chosen(settings: Settings, score: str, task: str = "attention") -> list[Riva
 
 def contestants(work: Work, settings: Settings) -> list[Contestant]:
     """List who takes part: ours first, then the rivals that were chosen."""
-    found = [contestant(OURS.name, work)]
+    taking_part = [contestant(OURS.name, work)]
     for rival in chosen(settings, work.score, work.task):
-        found.append(contestant(rival.name, work))
+        taking_part.append(contestant(rival.name, work))
         if settings.rivals is None and work.shape.width > (rival.widest or work.shape.width):
-            found[-1].problem = "compiles for minutes at this width: ask for it with --rivals"
-    return found
+            taking_part[-1].problem = "compiles for minutes at this width: ask for it with --rivals"
+    return taking_part
 
 
 def _speed(settings: Settings, results: list[Result]) -> Plan:
@@ -118,13 +119,13 @@ def _memory(settings: Settings, results: list[Result]) -> Plan:
 
 
 def _growth(settings: Settings, results: list[Result]) -> Plan:
-    """Time and memory of T queries and T keys; who becomes too slow drops out."""
+    """Compare time and memory of T queries and T keys; rivals that become too slow drop out."""
     for passes in PASSES:
         last: dict[str, float] = {}  # seconds for each query and key, when last measured
         for length in settings.lengths:
             shape = Shape(1, length, length, settings.width, settings.width)
             work = settings.work(shape, passes)
-            # Not who compiles for half a minute at each length.
+            # FlexAttention compiles for half a minute at each length.
             some = [c for c in contestants(work, settings) if c.rival.name != "flex"]
             for one in some:
                 expected = last.get(one.label, 0) * length**2
@@ -232,7 +233,7 @@ _CALLS: dict[str, list[tuple[Shape, str, str, bool]]] = {
 
 
 def _framework(settings: Settings, results: list[Result]) -> Plan:
-    """A small call, what it costs above all, and large ones; projections and lengths included."""
+    """Compare a small call, mostly overhead, and large ones; with projections and lengths."""
     assert settings.framework is not None
     for size, passes, call, projected in _CALLS[settings.framework]:
         for shape in settings.shapes if size == LARGE else (SMALL,):
@@ -244,8 +245,8 @@ def _framework(settings: Settings, results: list[Result]) -> Plan:
                 projected=projected,
                 lengths=True,
             )
-            said = f"{settings.framework}, {call}"
-            yield [Comparison("framework", work, contestants(work, settings), said)]
+            title = f"{settings.framework}, {call}"
+            yield [Comparison("framework", work, contestants(work, settings), title)]
 
 
 PARTS = {

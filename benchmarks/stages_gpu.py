@@ -13,18 +13,20 @@ _COPIES = 10  # of all triples in float32, that the formula may need in several 
 
 
 def _on_gpu(work: Work, settings: Settings) -> list[Contestant]:
-    """Ours, in two dtypes, and those that hold no more than the scores."""
-    found = [c for c in contestants(work, settings) if c.rival.name not in ("eager", "separable")]
+    """Return anyscore in two dtypes, and the rivals that hold no more than the scores."""
+    taking_part = [
+        c for c in contestants(work, settings) if c.rival.name not in ("eager", "separable")
+    ]
     if work.training:
-        found = [c for c in found if not c.rival.name.startswith("flex, ")]
+        taking_part = [c for c in taking_part if not c.rival.name.startswith("flex, ")]
     if settings.quick and settings.rivals is None:
-        found = [c for c in found if c.rival.name != "compile"]
+        taking_part = [c for c in taking_part if c.rival.name != "compile"]
         if not work.training:
-            found.insert(1, contestant("flex", work))
+            taking_part.insert(1, contestant("flex", work))
     elif work.dtype != "float32":
         label = f"{OURS.name}, float32"
-        found.insert(1, contestant(OURS.name, work.to(dtype="float32"), label))
-    return found
+        taking_part.insert(1, contestant(OURS.name, work.to(dtype="float32"), label))
+    return taking_part
 
 
 def _ranges(work: Work) -> list[Contestant]:

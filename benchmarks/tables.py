@@ -35,7 +35,7 @@ _TITLES = {
 
 @dataclass(frozen=True)
 class Grid:
-    """A table: what it shows, its headings and its cells; and what must be said below it."""
+    """A table: its title, headings and cells, and the notes below it."""
 
     title: str
     headings: list[str]
@@ -110,7 +110,7 @@ def summary(record: dict[str, Any]) -> list[Grid]:
                 some = [r for r in results if r["passes"] == passes]
                 grids += _growth(some, f"{title}, {passes}") if some else []
         elif results:
-            # Those of a ratio of 1 to themselves need no column.
+            # The ratio of the first to itself is 1 and needs no column.
             base = 0 if part == "memory" else 1
             names = _names(e["name"] for r in results for e in r["entrants"][base:])
             rows = [[_line(r), *(_cell(r, name) for name in names)] for r in results]
@@ -120,7 +120,7 @@ def summary(record: dict[str, Any]) -> list[Grid]:
 
 
 def _targets(record: dict[str, Any]) -> Grid:
-    """The targets beside what was reached; below, what the instructions of a GPU allow."""
+    """Return the targets beside the reached values; below, the limits by a GPU's instructions."""
     words = {True: "met", False: "MISSED", None: "not measured"}
     rows = [
         [x["name"], x["target"], number(x["value"]), words[x["met"]]] for x in record["targets"]
@@ -199,6 +199,6 @@ def _markdown(grid: Grid) -> list[str]:
     return [f"| {' | '.join(cells)} |" for cells in (grid.headings, sides, *grid.rows)]
 
 
-def _names(found: Iterable[str]) -> list[str]:
+def _names(names: Iterable[str]) -> list[str]:
     """Each once, in the order of the first time."""
-    return list(dict.fromkeys(found))
+    return list(dict.fromkeys(names))

@@ -1,4 +1,4 @@
-"""The tasks of a benchmark: attention, and what else is computed of scores."""
+"""The tasks of a benchmark: attention, and other functions of scores."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from anyscore.lab.bench.work import attended
 
 @dataclass(frozen=True)
 class Task:
-    """Something that is computed of scores (B, T_q, T_k), row by row.
+    """A function of scores (B, T_q, T_k), row by row.
 
-    takes: its inputs beside queries and keys: value (B, T_k, D_v), prior (B, T_q, T_k), bias
-        (T_q, T_k), one for the whole batch.
+    takes: the inputs beside queries and keys: value (B, T_k, D_v), prior (B, T_q, T_k), bias (T_q,
+        T_k), one for the whole batch.
     plain: (scores, *inputs) → (B, T_q, n), in plain PyTorch.
     ours: (query, key, *inputs, score=…, **options) → the same by anyscore.
-    gives: what n is: the width of the values, the number of keys, or 1.
+    gives: the meaning of n: the width of the values, the number of keys, or 1.
     """
 
     takes: tuple[str, ...]

@@ -57,7 +57,7 @@ def _step(attend: Attend, work: Work, heads: bool = False) -> Call:
 
 
 def compiled(work: Work) -> list[Variant]:
-    """List what `torch.compile` makes of the products, and FlexAttention."""
+    """List the products compiled by `torch.compile`, and FlexAttention."""
     flex = importlib.import_module("torch.nn.attention.flex_attention").flex_attention
 
     def build(attend: Attend, heads: bool = False, **options: Any) -> Call:

@@ -1,7 +1,7 @@
 """KeOps, the one other library that computes such formulas in memory of O(n), with gradients.
 
-Its symbolic matrices are compiled to C++ for each formula and width at their first use, in ten
-seconds or so each, and kept in the folder that `KEOPS_CACHE_FOLDER` names, else in ~/.cache.
+KeOps compiles its symbolic matrices to C++ for each formula and width at the first use, in about
+ten seconds. The results are kept in the folder `KEOPS_CACHE_FOLDER`, else in ~/.cache.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ from benchmarks.work import Work
 def lazy(work: Work) -> list[Variant]:
     """List `LazyTensor.sumsoftmaxweight`, or `logsumexp`, of a formula.
 
-    KeOps has no tanh, so additive is written in two other ways. tanh x = 1 − 2 / (1 + e^(2x)), of
-    which the constant cancels in the softmax: by exponentials made once for each token, which
-    overflow for numbers beyond 44, or by one for each triple.
+    KeOps has no tanh, so additive uses tanh x = 1 − 2 / (1 + e^(2x)), whose constant cancels in the
+    softmax. One variant takes exponentials once for each token, which overflow for numbers beyond
+    44. The other takes one for each triple.
     """
     formulas: dict[str, dict[str, Callable[..., Any]]] = {
         "additive": {"−2w / (1 + e^2q e^2k)": _by_tokens, "−2w / (1 + e^2(q + k))": _by_triples},

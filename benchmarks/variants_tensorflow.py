@@ -1,4 +1,4 @@
-"""TensorFlow, and Keras on it: what their user would write today, and anyscore."""
+"""The calls that users of TensorFlow, and of Keras on it, would write today, and anyscore."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def formula(work: Work) -> list[Variant]:
         s = tf.where(tf.range(tf.shape(k)[1]) < lengths[:, None, None], s, -1e6)
         return tf.nn.softmax(s, -1) @ v
 
-    found = _called("the formula", attend, work)
-    return found + (_called("the formula", attend, work, xla=True) if _in_graph(work) else [])
+    variants = _called("the formula", attend, work)
+    return variants + (_called("the formula", attend, work, xla=True) if _in_graph(work) else [])
 
 
 def keras_layer(work: Work) -> list[Variant]:

@@ -1,4 +1,4 @@
-"""anyscore, and what PyTorch has to offer instead, each set up at its best."""
+"""The calls of anyscore, and PyTorch's alternatives, each set up at its best."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from anyscore.lab.bench.variants import Attend, gradient_call
 from benchmarks.private import tiles
 from benchmarks.work import Work
 
-_BLOCK = 2**18  # elements that the formula in blocks of queries holds at once: they stay in a cache
-_SHARE = 0.3  # of a GPU's memory that the compiled formula may take, or it is chunked
+_BLOCK = 2**18  # elements that the formula in blocks of queries holds at once, to stay in a cache
+_SHARE = 0.3  # of a GPU's memory: the compiled formula is chunked above it
 
 
 def anyscore_(work: Work) -> list[Variant]:

@@ -34,14 +34,15 @@ RANGES: dict[str, tuple[str, Callable[[Tensor], Tensor]]] = {
 
 @dataclass(frozen=True)
 class Work(work.Work):
-    """Work with a task, whose inputs it has besides queries and keys.
+    """Work with a task; the task's inputs come beside queries and keys.
 
     range: of queries and keys, a name in `RANGES`.
-    framework: the one whose calls are compared; None: all rivals that need none.
+    framework: compare calls of this framework; None: the rivals without a framework.
     call: how the framework calls, "eager" or "compiled".
-    projected: or queries and keys are projected by W_q and W_k (H, H) in the call.
-    lengths: whether every sequence has a length of its own, of three quarters of T_k or more.
-    task: the computation from the scores, a name in `tasks.TASKS` or of a kind of its own.
+    projected: whether inputs are projected already; else the call projects queries and keys by W_q
+        and W_k (H, H).
+    lengths: whether sequences have different lengths, of three quarters of T_k or more.
+    task: the computation from the scores: a name in `tasks.TASKS`, or a special one.
     """
 
     by_query = frozenset(("query", "bias", "prior"))

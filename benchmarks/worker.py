@@ -92,7 +92,7 @@ class Worker:
             raise self._died() from None
 
     def end(self, reason: str = "its process was ended") -> None:
-        """End the process, whatever it does."""
+        """End the process at once."""
         if self.reason is None:
             self.reason = reason
             self.process.kill()

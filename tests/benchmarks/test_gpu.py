@@ -13,8 +13,8 @@ import torch
 
 from anyscore import Additive, attention
 from anyscore.kernels import cpu
-from anyscore.lab.bench.check import check
 from anyscore.lab.bench.comparison import Comparison, Contestant, result
+from anyscore.lab.bench.runner import check
 from anyscore.lab.bench.timing import Pace
 from anyscore.lab.bench.work import TRAINING, Shape
 from benchmarks import gpu_limits, tables

@@ -403,10 +403,10 @@ def test_when_anyscore_is_wrong_the_status_is_1(
 
 BAD_INPUT: list[tuple[tuple[str, ...], str]] = [
     (("--shape", f"{10**6},1,{10**6},64,64"), "needs about"),
-    (("--score", "Additive"), "got 'Additive'; did you mean additive?"),
+    (("--score", "Additive"), "got 'Additive'; did you mean 'additive'?"),
     (("--rivals", ","), "--rivals: expected names, got none; there are eager, blocks, compile"),
     (("--rivals", "cdist"), "--rivals: cdist cannot compute additive; it can laplace, gaussian"),
-    (("--parts", "sped"), "did you mean speed?"),
+    (("--parts", "sped"), "did you mean 'speed'?"),
     (("--framework", "theano"), "--framework: expected one of torch, jax, tensorflow, mxnet"),
     (("--framework", "torch", "--rivals", "dot"), "--rivals: expected one of formula, got 'dot'"),
     (("--framework", "torch", "--score", "laplace"), "is measured with --score additive"),

@@ -7,7 +7,12 @@ from typing import Any
 
 from lxml import html
 
-from anyscore.lab.report.page import write_report
+from anyscore.lab.report.page import report_page
+from anyscore.lab.run_folder import write_whole
+
+
+def write_report(comparison: dict[str, Any], path: Path) -> None:
+    write_whole(path, report_page(comparison))
 
 
 def parsed(comparison: dict[str, Any], folder: Path) -> Any:

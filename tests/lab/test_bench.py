@@ -341,7 +341,7 @@ BAD_INPUT: list[tuple[tuple[str, ...], str]] = [
     (("--shape", "a,b,c,d,e"), "got 'a,b,c,d,e'"),
     (("--shape", f"{10**6},1,{10**6},64,64"), "needs about"),
     (("--score", "adaptive"), "--score: expected one of additive, gatv2, laplace, gaussian"),
-    (("--score", "laplace,Additive"), "got 'Additive'; did you mean additive?"),
+    (("--score", "laplace,Additive"), "got 'Additive'; did you mean 'additive'?"),
     (("--score", ","), "--score: expected names, got none; there are additive, gatv2"),
     (("--rivals", ","), "--rivals: expected names, got none; there are eager, compile, dot"),
     (("--rivals", "egaer"), "--rivals: expected one of eager, compile, dot, got 'egaer'"),

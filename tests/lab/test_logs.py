@@ -178,10 +178,13 @@ def test_what_is_missing_is_told_in_a_line(
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (("--log", "wandb"), "--log: expected tensorboard, got 'wandb'"),
-        (("--log", "trackio"), "--log: expected tensorboard, got 'trackio'"),  # which there was
+        (("--log", "wandb"), "--log: expected one of tensorboard, got 'wandb'"),
+        (
+            ("--log", "trackio"),
+            "--log: expected one of tensorboard, got 'trackio'",
+        ),  # which there was
         (("--log", "a:x:b"), "got 'a:x:b'"),  # which rich would draw
-        (("--engine", "slurm"), "--engine: expected processes or ray, got 'slurm'"),
+        (("--engine", "slurm"), "--engine: expected one of processes, ray, got 'slurm'"),
         (("--address", "auto"), "--address is that of a Ray cluster; give --engine ray too"),
     ],
 )

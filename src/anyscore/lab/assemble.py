@@ -26,15 +26,15 @@ def assemble(
     level: float = 0.95,
     interrupted: bool = False,
 ) -> dict[str, Any]:
-    """Collect what is known of the trials in a folder, and the verdict on them.
+    """Collect the results of the trials in a folder, and the verdict on them.
 
     Args:
         comparison: the folder.
-        about: what is known beside the trials: "anyscore", "created", "command", "machine",
-            "formulas", "step_ms".
-        measures: what to judge by: the first, or where `judge.choose` says so the second; all of
-            them are in the record.
-        planned: trials that should be in the folder; those that failed are named with their reason.
+        about: facts beside the trials: "anyscore", "created", "command", "machine", "formulas",
+            "step_ms".
+        measures: all are in the record. The first is judged, or the second where `judge.choose`
+            takes it.
+        planned: trials that should be in the folder; failed ones are named with their reason.
         level: of the verdict.
         interrupted: whether the comparison was stopped early.
 

@@ -65,8 +65,8 @@ def compare_pairs(
         split_seed: the seed that split the task, for the record.
         threads: of PyTorch, for each trial.
         command: the command line as it was typed, for the report.
-        watcher: (folder, data, steps of a trial) → the watcher that is told how it goes.
-        group: the processes that train together, of which this one is the first.
+        watcher: (folder, data, steps of a trial) → the watcher that gets the events.
+        group: the processes that train together; this one is the first.
 
     Returns:
         The content of `comparison.json`, and the folder.

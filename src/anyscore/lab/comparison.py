@@ -1,4 +1,4 @@
-"""A comparison on disk: what all its trials share, and a folder for each trial, written once.
+"""A comparison on disk has one file of shared settings, and a folder for each trial, written once.
 
     RUN/settings.json               what every trial shares; another one is refused
     RUN/trials/NAME/trial.json      score, seed, curves, facts; NAME as in `Trial.name`
@@ -85,7 +85,7 @@ class Comparison:
             ) from None
         except OSError as error:
             raise RunFailure(f"{self.folder}: {why(error)}") from None
-        try:  # an error of what the caller does inside is the caller's
+        try:  # errors of the caller's block pass through
             self._check_new()
             record = {"format": FORMAT, "anyscore": __version__, "shared": dict(shared)}
             if path.exists():
@@ -130,7 +130,7 @@ class Comparison:
         }
 
     def has(self, trial: Trial) -> bool:
-        """Tell whether a trial has finished."""
+        """Return whether a trial has finished."""
         return self.folder_of(trial).is_dir()
 
     def folder_of(self, trial: Trial) -> Path:
@@ -160,7 +160,7 @@ class Comparison:
             },
             "outputs": None if outcome.outputs is None else list(outcome.outputs),
         }
-        # No process's number: another machine may have the same.
+        # A process's number would not do: another machine may have the same.
         temporary = part_of(self.folder, _TRIALS, f".{trial.name}.{uuid4().hex}")
         try:
             temporary.mkdir(parents=True)
@@ -229,11 +229,11 @@ class Comparison:
         """
         folder_in(self.folder, _TRIALS)
         trials = [self.load(name) for name in sorted(self.names())]
-        for one in trials[1:]:
-            if one.items != trials[0].items:
+        for trial in trials[1:]:
+            if trial.items != trials[0].items:
                 raise InputError(
-                    f"{self.folder_of(one.trial)}: damaged (expected {trials[0].items} test items "
-                    f"as the others, found {one.items}); remove it, and it is trained again"
+                    f"{self.folder_of(trial.trial)}: damaged (expected {trials[0].items} test "
+                    f"items as the others, found {trial.items}); remove it, and it is trained again"
                 )
         return trials
 

@@ -1,4 +1,4 @@
-"""`PlainConsole` prints texts from elsewhere as texts."""
+"""`PlainConsole` prints foreign texts without markup and control characters."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from anyscore.lab.phrases import visible
 
 
 class PlainConsole(Console):
-    """A terminal on which a text, in a table too, is no markup, no emoji and steers nothing."""
+    """A terminal that prints every text, in tables too, without markup, emoji and control codes."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(markup=False, emoji=False, **options)
 
     def render_str(self, text: str, **options: Any) -> Text:
-        """Return a text as it can be printed; all texts pass here."""
+        """Return a text that is safe to print; Rich passes all texts through this method."""
         return super().render_str(visible(text), **options)

@@ -1,4 +1,4 @@
-"""Trials in processes of this machine, several side by side, each with a thread of its own.
+"""Trials run in processes of this machine, several side by side.
 
 The process of a trial writes the trial's folder. A trial that fails leaves the others alone.
 """
@@ -116,7 +116,7 @@ def _run_processes(
                 trial, connection, process = running[pipe]
                 try:
                     details = connection.recv()
-                except (EOFError, OSError):  # it ended without a word
+                except (EOFError, OSError):  # the process ended without a report
                     process.join()
                     details = {"failure": _death(process.exitcode)}
                     Comparison(folder).fail(trial, details["failure"])
@@ -165,12 +165,12 @@ def deferred() -> Iterator[Connection]:
 
 def _work(trial: Trial, train: Train, folder: Path, pipe: Connection) -> None:
     """Train one trial, in a process of its own."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the one that waits for this one
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the waiting process
 
     def report(details: dict[str, Any]) -> None:
         try:
             pipe.send(details)
-        except OSError:  # nobody waits any more
+        except OSError:  # the waiting process is gone
             os._exit(1)
 
     try:
@@ -218,7 +218,7 @@ def ended(trial: Trial, failure: str | None) -> Event:
 
 
 def _death(code: int | None) -> str:
-    """Say how a process ended that did not report an outcome."""
+    """Describe the end of a process that did not report an outcome."""
     if code == -signal.SIGKILL:
         return "its process was killed, as systems do that run out of memory; try fewer --jobs"
     if code is not None and code < 0:

@@ -1,4 +1,4 @@
-"""Trials on the machines of a Ray cluster, which begins the trials of a lost machine anew.
+"""Trials run on the machines of a Ray cluster, which begins the trials of a lost machine anew.
 
 A trial writes its folder itself, on a path that all machines share; the first one written stays.
 """
@@ -22,14 +22,14 @@ from anyscore.lab.extras import check_installed
 from anyscore.lab.trials import Train, Trial
 
 _RETRIES = 3  # of a trial whose machine was lost or whose process died
-_SECONDS = 0.2  # between two looks at what is told
+_SECONDS = 0.2  # between two readings of the events
 _KNOCK = 5.0  # seconds for a machine to answer at all
-_PATIENCE = 30.0  # seconds until what another machine wrote must be seen here
+_PATIENCE = 30.0  # seconds until files of another machine must be visible here
 
 
 @dataclass(frozen=True)
 class Cluster:
-    """A Ray cluster, and what Ray reserves for each trial.
+    """A Ray cluster, and the resources that Ray reserves for each trial.
 
     Attributes:
         address: of the cluster; "auto" is the one that this machine belongs to. None takes the
@@ -61,12 +61,12 @@ class Cluster:
             yield ray
         finally:
             ray.shutdown()
-            for number, handler in handlers.items():  # Ray puts its own in their place
+            for number, handler in handlers.items():  # Ray replaces them
                 with suppress(ValueError):  # not in the main thread
                     signal.signal(number, handler)
 
     def _connect(self, ray: Any) -> None:
-        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is sent to Ray's makers
+        os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # no usage statistics are sent
         quiet = {"log_to_driver": False, "logging_level": "ERROR"}
         address = self.address or os.environ.get("RAY_ADDRESS") or "local"
         if address == "local":
@@ -222,14 +222,14 @@ def _work(trial: Trial, train: Train, folder: Path, board: Any, number: int) -> 
         return {"failure": str(problem), "stop": True}
     finally:
         with suppress(ray.exceptions.RayError):
-            ray.get(last)  # nothing is told of a trial that has ended
+            ray.get(last)  # no event may follow the end of its trial
 
 
 def _failure(ray: Any, reference: Any, trial: Trial, comparison: Comparison) -> str | None:
     """Return why the trial of an ended task failed; None if it finished.
 
     Raises:
-        RunFailure: nothing can be written, or what was written is not visible here.
+        RunFailure: nothing can be written, or the written files are not visible here.
     """
     try:
         details = ray.get(reference)
@@ -254,7 +254,7 @@ def _unshared(folder: Path, what: str) -> str:
 
 
 def _short(error: BaseException) -> str:
-    """Return the line of Ray's many that matters: the last one of a traceback, else the first."""
+    """Return the important line of Ray's message: the last of a traceback, else the first."""
     lines = [line.strip() for line in str(error).splitlines() if line.strip()]
     traceback = any("Traceback" in line or line.startswith("File ") for line in lines)
     return lines[-1 if traceback else 0][:300] if lines else type(error).__name__

@@ -1,22 +1,38 @@
-"""Errors that are shown in one line: mistakes of a user, failures of a run, failures of a trial."""
+"""Errors shown in one line are a user's mistakes, and failures of a run or of a trial."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
+from anyscore.ops.checks import shown, suggest
+
 
 class InputError(Exception):
-    """Something that the user gave cannot be used; the text is the one line they are shown.
+    """An input of the user cannot be used; the text is one line for the user.
 
-    The text says what was expected, what came and what to do. The command line prints the text and
-    exits with status 2, without a traceback.
+    The text names the expected input, the actual input and a way out. The command line prints the
+    text and exits with status 2, without a traceback.
     """
 
 
 class TrialFailure(Exception):
-    """A trial cannot go on; the text says why in one line. Other trials go on."""
+    """A trial cannot go on; the text has the reason in one line. Other trials go on."""
 
 
 class RunFailure(Exception):
-    """Something outside the user's input went wrong; the text is the one line they are shown.
+    """Something outside the user's input went wrong; the text is one line for the user.
 
     The command line exits with status 1.
     """
+
+
+def check_name(what: str, name: str, known: Iterable[str], meant: str | None = None) -> None:
+    """Raise InputError if a name is unknown; suggest the known name nearest to it, or to `meant`.
+
+    Args:
+        what: the option or field that has the name, for the message.
+    """
+    names = list(known)
+    if name not in names:
+        message = f"{what}: expected one of {', '.join(names)}, got {shown(name)}"
+        raise InputError(f"{message}; {suggest(meant or name, names)}".rstrip("; "))

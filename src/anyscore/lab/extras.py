@@ -1,10 +1,10 @@
-"""Options that need packages of their own: their names, and what to install."""
+"""Some options need packages of their own; a message says how to install a missing one."""
 
 from __future__ import annotations
 
 from importlib.util import find_spec
 
-from anyscore.lab.errors import InputError
+from anyscore.lab.errors import InputError, check_name
 
 ENGINES = ("processes", "ray")
 LOGS = {"tensorboard": "tensorboardX"}
@@ -19,8 +19,7 @@ def check_log(name: str | None) -> None:
     """
     if name is None:
         return
-    if name not in LOGS:
-        raise InputError(f"--log: expected {' or '.join(LOGS)}, got {name!r}")
+    check_name("--log", name, LOGS)
     check_installed(LOGS[name], f"--log {name}", extra=name)
 
 
@@ -30,8 +29,7 @@ def check_engine(name: str, address: str | None) -> None:
     Raises:
         InputError: there is no such engine, its package is missing, or it takes no address.
     """
-    if name not in ENGINES:
-        raise InputError(f"--engine: expected {' or '.join(ENGINES)}, got {name!r}")
+    check_name("--engine", name, ENGINES)
     if name == "ray":
         check_installed("ray", "--engine ray", extra="ray")
     elif address is not None:

@@ -24,7 +24,7 @@ class Finished:
     Attributes:
         measures: results of the test items (items,) by name.
         statistics: rows of numbers (items, k) by name.
-        outputs: what the model said to each item; None if that was not kept.
+        outputs: the model's output for each item; None if outputs were not kept.
         epochs, facts: see `Outcome`.
     """
 

@@ -1,4 +1,4 @@
-"""The forms that plain data in files must have, written as the data look.
+"""Forms describe the plain data that a file must have; a form is written like its data.
 
     TRIAL = having({"score": TEXT, "seed": WHOLE}, {"learning_rate": maybe(NUMBER)})
     TRIAL({"score": "dot", "seed": "3"}, "trial")
@@ -23,7 +23,7 @@ Form = Callable[[Any, str], None]
 
 
 def is_number(x: object) -> TypeGuard[float]:
-    """Tell whether x is a number that can be computed with: finite, not huge, and no bool."""
+    """Return whether x is a number that can be computed with: finite, not huge, and no bool."""
     return isinstance(x, int | float) and not isinstance(x, bool) and abs(x) < LARGEST
 
 
@@ -58,7 +58,7 @@ def count(most: int) -> Form:
 
 
 def _deeper(x: Any, most: int) -> bool:
-    """Tell whether lists and dicts are nested deeper than `most`."""
+    """Return whether lists and dicts are nested deeper than `most`."""
     parts = x.values() if isinstance(x, dict) else x if isinstance(x, list) else ()
     return any(not most or _deeper(part, most - 1) for part in parts)
 

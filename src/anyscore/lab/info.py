@@ -1,4 +1,4 @@
-"""This machine: its processor, devices, frameworks, and how many trials it has room for."""
+"""This machine is described: processor, devices, frameworks, and room for trials."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anyscore.kernels import cpu
 from anyscore.lab.errors import InputError
 from anyscore.lab.phrases import counted
 
-# What a user calls each framework, the package to import, and the distributions it comes in.
+# By each framework's usual name: the package to import, and its distributions.
 _FRAMEWORKS = {
     "NumPy": ("numpy", "numpy"),
     "PyTorch": ("torch", "torch"),
@@ -58,7 +58,7 @@ def devices() -> list[tuple[str, str]]:
 
 
 def find_device(name: str) -> str:
-    """Return the device that `name` ("auto", "cpu", "cuda", "cuda:1", "mps") stands for here.
+    """Return the device that `name` ("auto", "cpu", "cuda", "cuda:1", "mps") means here.
 
     Raises:
         InputError: there is no such device, or PyTorch cannot use it here.
@@ -92,7 +92,7 @@ def room_for_trials(device: str) -> int:
 
 
 def core() -> str:
-    """Return the instruction set of the C++ core here, or why there is no core and what to do."""
+    """Return the instruction set of the C++ core here; without a core, the reason and a way out."""
     if problem := cpu.problem():
         return problem
     text = f"the C++ core computes with the instruction set {cpu.isa()}"

@@ -1,4 +1,4 @@
-"""Curves for TensorBoard, beside what every trial keeps."""
+"""Learning curves are written for TensorBoard too."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ def with_log(watcher: Watcher, name: str | None) -> Watcher:
     """Add a log to a watcher.
 
     Args:
-        watcher: told of everything, as before.
+        watcher: gets all events, as before.
         name: of the log; None for no log.
 
     Returns:
-        A watcher that tells both.
+        A watcher that passes events to both.
 
     Raises:
         InputError: there is no such log, or its package is not installed.

@@ -41,10 +41,10 @@ class _Run:
         comparison = Comparison(folder)
         run = cls(comparison, comparison.shared(), read_about(comparison), comparison.finished())
         check_measured(run.finished, measures_of(run.about))
-        for path in (folder / "trials").rglob("*"):  # a link would have other files copied
+        for path in (folder / "trials").rglob("*"):  # through a link other files would be copied
             if path.is_symlink() or not (path.is_file() or path.is_dir()):
-                found = "a link" if path.is_symlink() else "something else"
-                raise InputError(f"{path}: expected a file or a folder, found {found}; remove it")
+                kind = "a link" if path.is_symlink() else "something else"
+                raise InputError(f"{path}: expected a file or a folder, found {kind}; remove it")
         return run
 
     @property
@@ -65,11 +65,11 @@ class _Run:
 def merge(folders: Sequence[Path], out: Path) -> tuple[dict[str, Any], int]:
     """Copy the trials of several comparisons into `out`, judge all of them, write a report.
 
-    The same call again adds the trials that the runs have got since. A trial that several runs of
-    the same settings have is taken from the first.
+    A repeated call adds the new trials of the runs. A trial that several runs of the same settings
+    have is taken from the first.
 
     Returns:
-        The record of `out`, and the number of trials that stood in more than one run.
+        The record of `out`, and the number of trials that were in more than one run.
 
     Raises:
         InputError: a folder holds no comparison, or something that is no file; the runs have other
@@ -139,7 +139,7 @@ def _outcome(run: _Run, source: Finished) -> Outcome:
 
 
 def _about(runs: Sequence[_Run]) -> dict[str, Any]:
-    """Return what the report should know: of scores from every run, all else from the first."""
+    """Return the facts for the report: facts of scores from every run, all else from the first."""
     about = dict(runs[0].about)
     about["command"] = None
     for name in ("formulas", "step_ms"):

@@ -1,4 +1,4 @@
-"""All that a user says to `anyscore compare`, in one record: data, training, trials, report."""
+"""The options of `anyscore compare` are one record: data, training, trials, report."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ from anyscore.lab.train.settings import MODELS, Settings
 _LARGEST = 2**31 - 1
 _MOST_THREADS = 1024
 _MOST_TRIALS = 10_000
-# The default width and training steps, by whether the task is that of the dates: they are easy, a
-# wide model answers them with any score, a narrow one shows what a score is worth.
+# The default width and training steps; True is the task of dates. Dates are easy: a wide model
+# answers them with any score, a narrow model shows differences between scores.
 _HIDDEN = {True: 32, False: 128}
 _STEPS = {True: 1900, False: 1000}
 
@@ -30,31 +30,31 @@ class TrainingOptions:
 
     model: Annotated[str, Option(f"{', '.join(MODELS)}.")] = "recurrent"
     epochs: Annotated[
-        int | None, Option("How often every pair is seen.", shown="as the number of pairs asks")
+        int | None, Option("Passes over the training pairs.", shown="as the number of pairs asks")
     ] = None
     batch_size: Annotated[int, Option("Pairs in a training step.")] = 64
     hidden: Annotated[
         int | None, Option("Width of the model.", shown="32 for the dates, 128 for a file")
     ] = None
-    learning_rate: Annotated[float, Option("Of Adam; it falls to 0.")] = 4e-3
-    dropout: Annotated[float, Option("In training.")] = 0.1
+    learning_rate: Annotated[float, Option("Adam's learning rate; it falls to 0.")] = 4e-3
+    dropout: Annotated[float, Option("Rate of dropout in training.")] = 0.1
     device: Annotated[str, Option("cpu, cuda, cuda:1, mps; auto is a GPU if there is one.")] = (
         "auto"
     )
-    threads: Annotated[int, Option("Of the CPU, for each trial.")] = 1
+    threads: Annotated[int, Option("CPU threads of each trial.")] = 1
 
     def check(self) -> None:
-        """Raise InputError where an option is out of range or does not fit another."""
+        """Raise InputError if an option is out of range or does not fit another."""
         if not 1 <= self.threads <= _MOST_THREADS:
             raise InputError(f"--threads: expected 1 to {_MOST_THREADS:,}, got {self.threads}")
         self._settings(epochs=1, hidden=_HIDDEN[False], device="cpu").check()
 
     def settings(self, task: Task, *, dates: bool, device: str) -> Settings:
-        """Return the settings that the options mean for a task.
+        """Return the settings for a task.
 
         Args:
-            dates: whether the task is that of the dates, which has defaults of its own.
-            device: the device that `self.device` stands for.
+            dates: whether the task is the dates, with their own defaults.
+            device: the name that PyTorch has for `self.device`, without "auto".
         """
         epochs = default_epochs(task, self.batch_size, _STEPS[dates])
         return self._settings(epochs=epochs, hidden=_HIDDEN[dates], device=device)
@@ -79,7 +79,7 @@ def default_epochs(task: Task, batch_size: int, steps: int) -> int:
 
 @dataclass(frozen=True)
 class TrialOptions:
-    """The trials: which scores, how often, and where they run.
+    """The trials: their scores, number and machines.
 
     Attributes:
         scores: names of scores.
@@ -92,10 +92,10 @@ class TrialOptions:
 
     scores: tuple[str, ...]
     seeds: Annotated[
-        int, Option("Trials of each score; with --minutes, at most.", shown="3, with --minutes 20")
+        int, Option("Trials of each score; with --minutes, the most.", shown="3, with --minutes 20")
     ] = 0
     minutes: Annotated[
-        float | None, Option("Stop when every pair of scores is settled, or after so long.")
+        float | None, Option("Stop when every pair of scores is settled, or after so many minutes.")
     ] = None
     jobs: Annotated[int, Option("Trials side by side.", shown="as many as cores")] = 0
     rates: Annotated[
@@ -116,15 +116,15 @@ class TrialOptions:
     first_seed: Annotated[int, Option("The first of the seeds.", name="--seed")] = 0
     engine: Annotated[
         str,
-        Option(f"What carries the trials: {' or '.join(ENGINES)}, the machines of a Ray cluster."),
+        Option(f"Where trials run: {' or '.join(ENGINES)}, the machines of a Ray cluster."),
     ] = "processes"
     address: Annotated[
         str | None,
-        Option("With --engine ray: of the cluster.", shown="$RAY_ADDRESS, or this machine"),
+        Option("With --engine ray: the cluster's address.", shown="$RAY_ADDRESS, or this machine"),
     ] = None
 
     def check(self) -> None:
-        """Raise InputError where a number is out of range or an option lacks another one."""
+        """Raise InputError if a number is out of range or an option lacks another one."""
         for name in ("seeds", "jobs", "tune"):
             if not 0 <= getattr(self, name) <= _MOST_TRIALS:
                 raise InputError(
@@ -140,11 +140,11 @@ class TrialOptions:
 
 @dataclass(frozen=True)
 class ReportOptions:
-    """The folder of a comparison and what is printed."""
+    """The folder of a comparison and the printed output."""
 
     panel: ClassVar[str] = "The comparison"
 
-    log: Annotated[str | None, Option(f"Curves for {' or '.join(LOGS)} too.")] = None
+    log: Annotated[str | None, Option(f"Write learning curves for {' or '.join(LOGS)} too.")] = None
     out: Annotated[Path | None, Option("Folder of the comparison.", shown="runs/NAME-…")] = None
     as_json: Annotated[
         bool, Option("Print the comparison as JSON, and nothing else.", name="--json")
@@ -167,9 +167,9 @@ class CompareOptions:
     report: ReportOptions
 
     def check(self) -> None:
-        """Raise InputError, in one line, where options are out of range or do not go together.
+        """Raise InputError, in one line, if options are out of range or exclude each other.
 
-        No file is looked at: see `data.check.check_files`, which checks `data` too.
+        No file is opened: see `data.check.check_files`, which checks `data` too.
         """
         self.training.check()
         self.trials.check()

@@ -1,4 +1,4 @@
-"""Python processes of the laboratory's own: no module of the current folder runs in them."""
+"""Python processes are started so that they import no module of the current folder."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ def command(module: str, *arguments: str) -> list[str]:
 
 
 def keep_current_folder_out() -> None:
-    """Let the processes that libraries begin do without modules of the current folder.
+    """Keep the current folder out of the module path of libraries' processes.
 
-    Python 3.10 does not heed this.
+    Python 3.10 ignores the variable.
     """
     os.environ["PYTHONSAFEPATH"] = "1"

@@ -20,7 +20,7 @@ def visible(text: str) -> str:
 
 
 def steers(character: str) -> bool:
-    """Tell whether a character is a control, another end of a line, or a change of direction.
+    """Return whether a character is a control, another end of a line, or a change of direction.
 
     Marks of right-to-left scripts and joiners of letters are none of these.
     """
@@ -54,5 +54,5 @@ def plural(noun: str) -> str:
 
 
 def present(finished: int, trials: int) -> str:
-    """Say how many trials are there: "1 of 10 trials is there", "2 of 10 trials are there"."""
+    """Return how many trials are there: "1 of 10 trials is there", "2 of 10 trials are there"."""
     return f"{finished:,} of {counted(trials, 'trial')} {'is' if finished == 1 else 'are'} there"

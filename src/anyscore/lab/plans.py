@@ -1,7 +1,7 @@
 """Plans of each score for the arrays of one framework: how it would be computed.
 
-Frameworks are asked in processes of their own, side
-by side: they do not all go together, and one that is broken must not hide the others.
+Each framework is asked in its own process, all at the same time: some frameworks conflict, and a
+broken one must not hide the others.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Records on disk: plain data as JSON, of a format that this version reads or refuses."""
+"""Records on disk are plain data as JSON, in a numbered format."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def read_record(
     Args:
         form: of the record.
         names: of the file in the folder; see `file_in`.
-        advice: what to do where the file is damaged.
+        advice: a way out for a damaged file, for the message.
         oldest: the format of the oldest files that can be read.
 
     Raises:

@@ -14,7 +14,7 @@ from anyscore.lab.finished import Finished
 from anyscore.lab.trials import Trial
 
 FEWEST_SEEDS = 3
-"""A comparison with a limit of time is first judged after so many: fewer settle nothing."""
+"""The seeds before the first verdict under a limit of time; fewer settle nothing."""
 
 Run = Callable[[Sequence[Trial]], Iterator[Event]]
 
@@ -26,7 +26,7 @@ class Plan:
     Attributes:
         scores: names of scores.
         seeds: the number of seeds, from `first_seed` on; with `minutes`, the most.
-        minutes: no round begins that would end later than this; None for no limit.
+        minutes: no round begins that would probably end later; None for no limit.
         extra: trials beside the rounds, after them.
     """
 
@@ -102,7 +102,7 @@ def play(
 def carry_out(
     comparison: Comparison, trials: Sequence[Trial], run: Run, on_event: Callable[[Event], None]
 ) -> None:
-    """Run those of `trials` that the comparison lacks, and pass their events on."""
+    """Run the trials that the comparison lacks, and pass their events on."""
     missing = [trial for trial in trials if not comparison.has(trial)]
     events = run(missing)
     try:

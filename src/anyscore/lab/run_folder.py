@@ -77,7 +77,7 @@ def file_in(folder: Path, *names: str) -> Path:
     """Return the path of a file of a run folder, there or not; see `part_of`.
 
     Raises:
-        InputError: something else is in its place, as a pipe, which would be waited for.
+        InputError: something else is in its place, such as a pipe, which would block.
     """
     path = part_of(folder, *names)
     if os.path.lexists(path) and not os.path.isfile(path):
@@ -98,7 +98,7 @@ def folder_in(folder: Path, *names: str) -> Path:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file beside its place, then move it there: a reader never finds half of it.
+    """Write a file beside its place, then move it there: a reader never sees half of it.
 
     Raises:
         RunFailure: the disk is full or the file cannot be written.
@@ -110,7 +110,7 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def why(error: OSError) -> str:
-    """Return why a file cannot be written, and what to do."""
+    """Return why a file cannot be written, and a way out."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "the disk is full; free some space and give the same command again"
     return f"cannot be written ({error.strerror or error})"

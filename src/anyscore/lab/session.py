@@ -1,4 +1,4 @@
-"""The main job: trials of every score with every seed, their verdict, a report."""
+"""The main job runs trials of every score with every seed, judges them and writes a report."""
 
 from __future__ import annotations
 
@@ -68,11 +68,11 @@ class Watcher:
         """Take the verdict after a round of a comparison with a limit of time."""
 
     def interrupted(self) -> None:
-        """Take note of Ctrl-C; what is finished is being written."""
+        """Take note of Ctrl-C; the finished trials are being written."""
 
 
 COMPILER = "torch._dynamo"
-"""The module that PyTorch's optimisers import, seconds long: to be preloaded where they train."""
+"""The module that PyTorch's optimisers import for seconds; preloaded for processes that train."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Execution:
     """The place of trials: this process, processes of this machine, or a Ray cluster.
 
     Attributes:
-        jobs: trials side by side; on a cluster the most, and 0 is as many as it has room for.
+        jobs: trials side by side; on a cluster the most, and 0 is no limit but the cluster's.
         here: run trials in this process, one after the other.
         preload: modules that the processes need, to be imported once.
         cluster: run trials on this cluster.
@@ -128,20 +128,20 @@ def compare(
 ) -> dict[str, Any]:
     """Run the trials of a plan that `folder` lacks; judge all of them; write a report.
 
-    A trial that fails is reported, and the others go on. The first Ctrl-C ends the trials at work;
-    those that had finished are judged all the same.
+    A trial that fails is reported, and the others go on. The first Ctrl-C ends the running trials;
+    the finished ones are judged all the same.
 
     Args:
         train: (trial, report) → outcome.
         plan: scores, seeds and other trials.
         folder: a new or empty one, or that of a comparison with the same `shared`.
         shared: plain data that all trials share: "task", "settings".
-        measures: what to judge by; see `assemble`.
+        measures: the measures of a trial; see `assemble`.
         execution: where trials run, and how many side by side.
-        watcher: is told how the comparison goes.
-        about: returns what else the report should know; called when the folder is new.
-        prepare: does what comes before trials, once the folder is held, with a runner of trials;
-            returns the function that trains, in place of `train`.
+        watcher: gets the events of the comparison.
+        about: returns further facts for the report; called when the folder is new.
+        prepare: called with a runner of trials before the first trial, while the folder is locked;
+            returns the function to use instead of `train`.
 
     Returns:
         The content of `comparison.json`.
@@ -176,7 +176,7 @@ def compare(
             interrupted = True
             watcher.interrupted()
         planned = plan.trials
-        if plan.minutes is not None:  # rounds that time did not suffice for are not missing
+        if plan.minutes is not None:  # rounds beyond the limit of time are not missing
             planned = [
                 trial for trial in planned if comparison.has(trial) or comparison.failure(trial)
             ]
@@ -229,7 +229,7 @@ def _about(
     measures: Sequence[Measure],
     more: Callable[[], Mapping[str, Any]],
 ) -> dict[str, Any]:
-    """Return what was known when the folder was new, with the formulas of new scores."""
+    """Return the facts from the folder's first run, with the formulas of new scores."""
     if file_in(comparison.folder, _ABOUT_FILE).exists():
         known = read_about(comparison)
     else:
@@ -243,12 +243,12 @@ def _about(
 
 
 def write_about(comparison: Comparison, about: Mapping[str, Any]) -> None:
-    """Write what the report should know beside the trials."""
+    """Write the report's facts beside the trials."""
     write_record(file_in(comparison.folder, _ABOUT_FILE), about, indent=1)
 
 
 def read_about(comparison: Comparison) -> dict[str, Any]:
-    """Read what `write_about` wrote.
+    """Read the file of `write_about`.
 
     Raises:
         InputError: the file is missing or damaged.

@@ -8,7 +8,6 @@ from typing import Any
 
 from rich.progress import (
     BarColumn,
-    Progress,
     ProgressColumn,
     TaskProgressColumn,
     TextColumn,
@@ -20,6 +19,7 @@ from rich.table import Table
 from anyscore.lab.comparison import Comparison
 from anyscore.lab.console import PlainConsole
 from anyscore.lab.engine import Event
+from anyscore.lab.lines import Lines
 from anyscore.lab.phrases import counted, present, visible
 from anyscore.lab.prove.proof import Part, Proof
 from anyscore.lab.prove.runner import ProofWatcher
@@ -30,66 +30,35 @@ from anyscore.lab.session import REPORT_FILE, Watcher
 from anyscore.lab.trials import Trial
 
 _INTERRUPTED = "Interrupted: this covers the trials that had finished."
-_WIDE = 60  # columns from which the bar has room for the time gone by
+_WIDE = 60  # columns from which the bar has room for the elapsed time
 
 
 _STATES = {"holds": "green", "fails": "bold red", "open": "yellow"}
 
 
-class _Progress:
-    """A terminal with lines, above a progress bar.
-
-    The bar is left out where the output is no terminal. Output that cannot be written any more
-    does not stop the trials.
-    """
+class _Bar(Lines):
+    """Lines above a progress bar over trials."""
 
     def __init__(self, console: PlainConsole, *columns: ProgressColumn) -> None:
-        self.console = console
-        self.muted = False
-        self.progress = Progress(
-            TextColumn("{task.description}", markup=False),
-            BarColumn(bar_width=None),
-            TaskProgressColumn(),
-            *columns,
-            console=console,
-            transient=True,
-            disable=not console.is_terminal,
+        description = TextColumn("{task.description}", markup=False)
+        super().__init__(
+            console, description, BarColumn(bar_width=None), TaskProgressColumn(), *columns
         )
-        self.bar = self.progress.add_task("", total=None)
-
-    def stop(self) -> None:
-        """Take the bar away."""
-        self.progress.stop()
-
-    def line(self, text: str, style: str = "") -> None:
-        """Print a line."""
-        self.show(text, style=style, highlight=False, soft_wrap=True)
 
     def failed(self, name: str, event: Event) -> None:
-        """Say that a trial failed."""
+        """Print that a trial failed."""
         self.line(f"{name} FAILED: {event.details['failure']}", style="bold red")
 
     def interrupted(self) -> None:
-        """Say that Ctrl-C was seen."""
+        """Print that Ctrl-C stopped the trials."""
         self.line("Stopped. Writing what is finished; Ctrl-C again gives that up.", style="yellow")
 
-    def show(self, *content: Any, **options: Any) -> None:
-        """Print, unless the output cannot be written any more."""
-        if self.muted:
-            return
-        try:
-            self.console.print(*content, **options)
-        except BrokenPipeError:
-            raise
-        except OSError:  # a full disk is no reason to lose the training
-            self.muted = True
 
-
-class TerminalWatcher(_Progress, Watcher):
+class TerminalWatcher(_Bar, Watcher):
     """Shows a progress bar over all trials, a line for each, a table after each round.
 
     Args:
-        lines: said of the data before anything else.
+        lines: about the data, printed first.
         steps: of training in a trial.
     """
 
@@ -101,14 +70,14 @@ class TerminalWatcher(_Progress, Watcher):
         self.done: dict[Trial, float] = {}
 
     def searches(self, scores: Sequence[str], trainings: int) -> None:
-        """Say that the searches begin, and start the bar."""
+        """Announce the searches, and start the bar."""
         self._introduce()
         self.searching = self.steps * trainings
         self.line(
             f"Searching the learning rate of {', '.join(scores)} on the validation set, "
             f"{counted(trainings, 'training')} each"
         )
-        self.progress.update(self.bar, total=self.searching * len(scores))
+        self.progress.update(self.task, total=self.searching * len(scores))
         self.progress.start()
 
     def searched(self, event: Event) -> None:
@@ -116,7 +85,7 @@ class TerminalWatcher(_Progress, Watcher):
         self._advance(event, f"{event.trial.score}, search:", self.searching)
 
     def chosen(self, numbers: Mapping[str, Mapping[str, Any]]) -> None:
-        """Say which numbers the searches chose."""
+        """Print the numbers that the searches chose."""
         for score, settings in numbers.items():
             width = f", width {settings['hidden']}" if "hidden" in settings else ""
             self.line(f"{score}: learning rate {settings['learning_rate']:.2g}{width}")
@@ -142,7 +111,7 @@ class TerminalWatcher(_Progress, Watcher):
             self.line(f"Into {self.folder}; the same command again goes on where it stopped")
         self.line("Ctrl-C stops early and reports what is finished.\n")
         self.done.clear()
-        self.progress.reset(self.bar, total=self.steps * (len(trials) - finished))
+        self.progress.reset(self.task, total=self.steps * (len(trials) - finished))
         if finished < len(trials):
             self.progress.start()
 
@@ -162,7 +131,7 @@ class TerminalWatcher(_Progress, Watcher):
             self.line(f"{name} done")
             self.done[event.trial] = steps
         self.progress.update(
-            self.bar, completed=sum(self.done.values()), description=visible(event.trial.score)
+            self.task, completed=sum(self.done.values()), description=visible(event.trial.score)
         )
 
     def verdict(self, verdict: dict[str, Any]) -> None:
@@ -172,7 +141,7 @@ class TerminalWatcher(_Progress, Watcher):
             self.line(sentence)
 
 
-class TerminalProofs(_Progress, ProofWatcher):
+class TerminalProofs(_Bar, ProofWatcher):
     """Shows a bar for the part at work, and the outcome of each proof as it is known."""
 
     def __init__(self, console: PlainConsole) -> None:
@@ -199,7 +168,7 @@ class _PartWatcher(Watcher):
         trials = len(plan.trials)
         self.proofs.line(f"{line}, {present(finished, trials)}" if finished else line)
         self.proofs.progress.reset(
-            self.proofs.bar, total=trials, completed=finished, description=self.name
+            self.proofs.task, total=trials, completed=finished, description=self.name
         )
         if finished < trials:
             self.proofs.progress.start()
@@ -208,14 +177,14 @@ class _PartWatcher(Watcher):
         if event.kind == "failed":
             self.proofs.failed(event.trial.name, event)
         if event.kind in ("finished", "failed"):
-            self.proofs.progress.advance(self.proofs.bar)
+            self.proofs.progress.advance(self.proofs.task)
 
     def interrupted(self) -> None:
         self.proofs.interrupted()
 
 
 def _planned(plan: Plan) -> str:
-    """Say how many trials are planned: "2 scores × 3 seeds"."""
+    """Return the number of planned trials in words: "2 scores × 3 seeds"."""
     return f"{counted(len(plan.scores), 'score')} × {counted(plan.seeds, 'seed')}"
 
 

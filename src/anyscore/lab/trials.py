@@ -1,4 +1,4 @@
-"""A trial: one model trained with one score and one seed; its folder is written once, whole."""
+"""A trial trains one model with one score and one seed; its folder is written once, whole."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A search for every score, side by side, in a folder of the comparison; what the searches chose.
+"""Searches choose settings for every score, side by side, in a folder of the comparison.
 
 RUN/tuning/                  a comparison whose trials are searches: (score, seed) → its numbers
 RUN/tuning/SCORE.journal     the trainings of a search that has not ended
@@ -47,13 +47,13 @@ def tune(
     shared: Mapping[str, Any],
     on_event: Callable[[Event], None],
 ) -> None:
-    """Carry out the searches that are missing; `search_results` reads what they chose.
+    """Carry out the missing searches; `search_results` reads their choices.
 
     Args:
         folder: of the comparison.
         scores: names of the scores.
         run: runs searches, as `engine.run_processes` does.
-        shared: plain data that tells these searches from others.
+        shared: plain data that distinguishes these searches from others.
         on_event: takes the events of the searches.
 
     Raises:

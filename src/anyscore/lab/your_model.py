@@ -1,4 +1,4 @@
-"""Your own model in the laboratory: a function that trains it, with every score and seed."""
+"""A user's own function trains a model in the laboratory, with every score and seed."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ number for all."""
 
 @dataclass(frozen=True)
 class _Wrapped:
-    """A user's function as the laboratory calls it."""
+    """A user's function in the form of `trials.Train`."""
 
     function: Callable[[str, int, Report], Results]
     measure: str
@@ -61,7 +61,7 @@ class _Wrapped:
 
 
 def _numbers(results: Any) -> list[float]:
-    """Return results as a list of numbers, of which a single number is the only one."""
+    """Return results as a list of numbers; a single number is a list of one."""
     if results is None:
         raise TypeError(
             "expected results of the test items, got None; let the function return them"
@@ -105,8 +105,8 @@ def compare(
         settings: plain data that tells this comparison from others; the same folder refuses other
             settings.
         measure: the name of the measure to judge by, of several; None takes the first.
-        scale: points that a result of 1 stands for.
-        span: points from the worst result that an item can have to the best.
+        scale: points for a result of 1.
+        span: points from an item's worst possible result to its best.
         jobs: trials side by side, in processes of their own; then `train` must be a function that
             a module defines. With 1 or None all run in this process. With Ray, the most that run
             side by side; None is as many as the cluster has room for.
@@ -116,7 +116,7 @@ def compare(
         address: of the Ray cluster; None takes $RAY_ADDRESS, or this machine alone.
         gpus: GPUs of each trial, with Ray.
         log: "tensorboard": it gets the learning curves too; see docs/machines.md.
-        watcher: is told how the comparison goes.
+        watcher: gets the events of the comparison.
 
     Returns:
         The record that `comparison.json` in `out` holds; "verdict" is its conclusion, and

@@ -106,9 +106,9 @@ def test_json_quiet_and_report(pairs: Path, tmp_path: Path) -> None:
 
 
 BAD_INPUT: list[tuple[list[str], str]] = [
-    (["--scores", "aditive"], "no score 'aditive'; did you mean 'additive'? there are dot,"),
-    (["--scores", "dot,GATv2"], "there is no score 'GATv2'; did you mean 'gatv2'?"),
-    (["--scores", "qqq"], "there is no score 'qqq'; there are dot, scaled_dot"),
+    (["--scores", "aditive"], "got 'aditive'; did you mean 'additive'?"),
+    (["--scores", "dot,GATv2"], "got 'GATv2'; did you mean 'gatv2'?"),
+    (["--scores", "qqq"], "--scores: expected one of dot, scaled_dot"),
     (["--scores", ","], "--scores: expected names, got none"),
     (["--scores", "dot,dot"], "dot given twice; give each score once"),
     (["--epochs", "0"], "--epochs: expected 1 to 65,536, got 0"),
@@ -116,8 +116,8 @@ BAD_INPUT: list[tuple[list[str], str]] = [
     (["--hidden", "0"], "--hidden: expected 1 to 65,536, got 0"),
     (["--epochs", "many"], "Invalid value for '--epochs'"),
     (["--seed", "-1"], "--seed: expected 0 to 2147483647, got -1"),
-    (["--unit", "letter"], "the unit: expected auto, character, word, token, bpe, label, got"),
-    (["--scores", "bahdanau"], "there is no score 'bahdanau'; did you mean 'additive'?"),
+    (["--unit", "letter"], "the unit: expected one of auto, character, word, token, bpe, label"),
+    (["--scores", "bahdanau"], "got 'bahdanau'; did you mean 'additive'?"),
     (["--threads", "3000000000"], "--threads: expected 1 to 1,024, got 3000000000"),
     (["--hidden", str(10**30)], "--hidden: expected 1 to 65,536, got 1000000"),
     (["--seeds", "-1"], "--seeds: expected 1 to 10,000, got -1"),

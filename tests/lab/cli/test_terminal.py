@@ -94,7 +94,7 @@ def test_the_outcome_fits(width: int) -> None:
 def test_the_bar_fits(width: int, left: str) -> None:
     console = Console(width=width, file=io.StringIO(), force_terminal=True, _environ={})
     watcher = TerminalWatcher(console, Path("run"), [], 100)
-    watcher.progress.update(watcher.bar, total=5, description="scaled_dot")
+    watcher.progress.update(watcher.task, total=5, description="scaled_dot")
     console.print(watcher.progress.get_renderable())
     said = plain(console.file.getvalue())  # type: ignore[attr-defined]
     assert len(said) <= width

@@ -237,11 +237,11 @@ def test_parquet_that_cannot_be_used(tmp_path: Path) -> None:
 
 
 def test_parquet_without_pyarrow(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("anyscore.lab.data.parquet.find_spec", lambda _: None)
+    monkeypatch.setattr("anyscore.lab.extras.find_spec", lambda _: None)
     path = tmp_path / "p.parquet"
     path.write_bytes(b"PAR1")
     message = refusal(lambda: read(path))
-    assert message.startswith(f"{path}: a Parquet file needs the package pyarrow")
+    assert message.startswith(f"{path}: Parquet: needs the package 'pyarrow'")
     path = path.rename(tmp_path / "p.tsv")
     assert "found a Parquet file" in refusal(lambda: read(path))
 

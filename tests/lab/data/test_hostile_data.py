@@ -109,9 +109,10 @@ def test_the_check_imports_nothing_slow() -> None:
         ({"split_seed": -1}, "the split's seed: expected 0 or more, got -1"),
         ({"max_tokens": 0}, "the most tokens of a side: expected 1 to 10,000, got 0"),
         ({"subwords": 7}, "subwords: expected 50 to 100,000, got 7"),
-        ({"format": "xml"}, "the format: expected auto, tsv, csv, jsonl, parquet, got 'xml'"),
-        ({"target_unit": "line"}, "the target unit: expected auto, character, word, token, bpe, "
-         "label, got 'line'"),
+        ({"format": "xml"}, "the format: expected one of auto, tsv, csv, jsonl, parquet, got "
+         "'xml'"),
+        ({"target_unit": "line"}, "the target unit: expected one of auto, character, word, token, "
+         "bpe, label, got 'line'"),
         ({"unit": "label"}, "a source cannot be one label; give the unit of the targets only"),
         ({"target_path": "p.tsv"}, "p.tsv: the sources and the targets are the same file"),
         ({"target_path": "q", "source": 2}, "two parallel files are plain text, a line for each "

@@ -171,7 +171,11 @@ def here(function: Any) -> Any:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["lokup"], "there is no proof 'lokup'; did you mean 'lookup'?"),
+        (
+            ["lokup"],
+            "the proof: expected one of lookup, middle, neighbours, longer, width, got 'lokup'; "
+            "did you mean 'lookup'?",
+        ),
         (["middle", "middle"], "middle: given twice"),
         (["--seeds", "0"], "--seeds: expected 1 to 10,000, got 0"),
         (["--jobs", "-1"], "--jobs: expected 1 to 10,000, got -1"),

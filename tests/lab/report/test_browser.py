@@ -12,8 +12,8 @@ import pytest
 from axe_playwright_python.sync_playwright import Axe
 from playwright.sync_api import Page, expect
 
-from anyscore.lab.report.page import write_report
 from lab.hostile_comparison import HOSTILE, hostile_comparison
+from lab.parsed_report import write_report
 from lab.sample_comparison import sample_comparison
 
 DESKTOP = {"width": 1280, "height": 900}

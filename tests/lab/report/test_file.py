@@ -16,9 +16,9 @@ import pytest
 from lxml import html
 
 from anyscore.lab.errors import RunFailure
-from anyscore.lab.report.page import report_page, write_report
+from anyscore.lab.report.page import report_page
 from lab.hostile_comparison import HOSTILE, hostile_comparison
-from lab.parsed_report import parsed, words
+from lab.parsed_report import parsed, words, write_report
 from lab.sample_comparison import sample_comparison
 from lab.sample_verdict import sample_verdict
 

@@ -12,11 +12,12 @@ import pytest
 import torch
 
 from anyscore.lab.data.encoding import encode
+from anyscore.lab.data.numbers import NumberedPairs, Pair
 from anyscore.lab.data.task import Example, Task
 from anyscore.lab.data.tokens import BOS, EOS, UNK
 from anyscore.lab.errors import InputError
 from anyscore.lab.train.answering import answers
-from anyscore.lab.train.batches import Pair, Pairs, Sequences
+from anyscore.lab.train.batches import Pairs, Sequences
 from anyscore.lab.train.metrics import exact_match
 from anyscore.lab.train.models import build_model, check_fits, new_model
 from anyscore.lab.train.settings import Settings
@@ -65,7 +66,7 @@ def test_the_loss_is_that_of_what_is_said_step_by_step(score: str) -> None:
     """In a padded batch, with tokens that stand twice; and its gradient is finite everywhere."""
     model = build(score)
     targets = [[4, 4, 7, EOS], [5, 4, EOS], [EOS], [4, 6, EOS]]
-    pairs = [Pair(tuple(s), tuple(t)) for s, t in zip(SOURCES, targets, strict=True)]
+    pairs = NumberedPairs(SOURCES, targets)
     batch = Pairs(pairs, CPU).batch(torch.arange(len(pairs)))
     loss = model.loss(batch)
     with torch.no_grad():
@@ -88,7 +89,7 @@ def test_the_loss_is_right_where_the_probability_underflows() -> None:
     with torch.no_grad():
         for parameter in model.to_keys.parameters():
             parameter.mul_(3e4)
-    batch = Pairs([Pair((5, 6), (4, 5, EOS)), Pair((6, 5), (4, 5, EOS))], CPU).batch(
+    batch = Pairs(NumberedPairs([(5, 6), (6, 5)], [(4, 5, EOS), (4, 5, EOS)]), CPU).batch(
         torch.arange(2)
     )
     loss = model.loss(batch)
@@ -129,8 +130,9 @@ def test_targets_are_places_and_unknown_tokens_can_be_said() -> None:
     examples = [Example("b a", ("a b",)), Example("a b a", ("a a b",))] * 2
     once = Example("x a y", ("y x",))
     data = encode(Task("t", "", "token", [*examples, once], [once], [once]), places=True)
-    assert [pair.target for pair in data.train[:2]] == [(5, 4, EOS), (4, 4, 5, EOS)]
-    assert data.train[-1] == Pair((UNK, data.train[0].source[1], UNK), (6, 4, EOS))
+    assert [pair.target for pair in list(data.train)[:2]] == [(5, 4, EOS), (4, 4, 5, EOS)]
+    first, *_, last = data.train
+    assert last == Pair((UNK, first.source[1], UNK), (6, 4, EOS))
     model = build_model("dot", data, Settings(model="pointer", hidden=8), 0)
     assert model.tokens([6, 4, EOS], once.source.split(), data.target_vocabulary) == ["y", "x"]
 

@@ -8,8 +8,9 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
+from anyscore.lab.data.numbers import NumberedPairs
 from anyscore.lab.data.tokens import EOS
-from anyscore.lab.train.batches import Pair, Pairs, Sequences
+from anyscore.lab.train.batches import Pairs, Sequences
 from anyscore.lab.train.models import new_model
 from anyscore.lab.train.settings import Settings
 from anyscore.score import SCORES
@@ -57,7 +58,7 @@ def test_the_loss_is_over_labels_alone(model: str) -> None:
     built = build(model, "dot")
     labels = [[4 + n % 5 for n in tokens] for tokens in SOURCES]
     labels = labels if model == "tagger" else [row[:1] for row in labels]
-    pairs = [Pair(tuple(s), (*row, EOS)) for s, row in zip(SOURCES, labels, strict=True)]
+    pairs = NumberedPairs(SOURCES, [(*row, EOS) for row in labels])
     batch = Pairs(pairs, CPU).batch(torch.arange(len(pairs)))
     expected = torch.zeros(())
     for tokens, row in zip(SOURCES, labels, strict=True):
@@ -77,7 +78,7 @@ def test_it_learns(model: str, score: str) -> None:
         targets = [[4 + (b == 5) for b in [*s[1:], 0]] for s in sources]
     else:
         targets = [[4 + (5 in s)] for s in sources]
-    pairs = [Pair(tuple(s), (*t, EOS)) for s, t in zip(sources, targets, strict=True)]
+    pairs = NumberedPairs(sources, [(*t, EOS) for t in targets])
     batch = Pairs(pairs, CPU).batch(torch.arange(64))
     built = build(model, score, hidden=24).train()
     optimiser = torch.optim.Adam(built.parameters(), lr=1e-2)

@@ -15,7 +15,8 @@ from typing import Any
 import pytest
 import torch
 
-from anyscore.lab.train.batches import Pair, Pairs
+from anyscore.lab.data.numbers import NumberedPairs
+from anyscore.lab.train.batches import Pairs
 from anyscore.lab.train.together import ALONE, Group, joined
 from helpers.hang import HANG
 from lab import trained_together
@@ -32,7 +33,10 @@ def test_without_torchrun_a_process_is_alone(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_shards_make_the_batch_and_weigh_what_their_tokens_do() -> None:
-    pairs = Pairs([Pair((5,) * n, (6,) * n) for n in (1, 2, 3, 4, 5)], torch.device("cpu"))
+    pairs = Pairs(
+        NumberedPairs([(5,) * n for n in range(1, 6)], [(6,) * n for n in range(1, 6)]),
+        torch.device("cpu"),
+    )
     rows = torch.tensor([0, 1, 2, 4])
     parts = [Group(rank, 2).shard(pairs, rows) for rank in range(2)]
     assert [batch.tokens for batch, _ in parts] == [1 + 3, 2 + 5]

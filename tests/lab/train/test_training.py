@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from anyscore.lab.data.encoding import Encoded, Item, encode
+from anyscore.lab.data.numbers import NumberedPairs
 from anyscore.lab.data.options import MAX_TOKENS
 from anyscore.lab.data.task import Example, Task
 from anyscore.lab.data.tokens import BOS, EOS, PAD, UNK
@@ -18,7 +19,7 @@ from anyscore.lab.options import default_epochs
 from anyscore.lab.report.examples import choose_examples
 from anyscore.lab.train import cost, training
 from anyscore.lab.train.answering import answers
-from anyscore.lab.train.batches import Pair, Pairs, Sequences, in_order, shuffled
+from anyscore.lab.train.batches import Pairs, Sequences, in_order, shuffled
 from anyscore.lab.train.cost import peak_memory_mib
 from anyscore.lab.train.models import build_model
 from anyscore.lab.train.settings import Settings
@@ -43,12 +44,8 @@ def build(data: Encoded, score: str = "scaled_dot", seed: int = 0) -> Any:
     return build_model(score, data, SETTINGS, seed)
 
 
-def pairs(count: int) -> list[Pair]:
-    return [Pair(tuple(range(4, 5 + i % 7)), (4 + i, EOS)) for i in range(count)]
-
-
 def test_every_pair_comes_once_in_an_order_of_the_seed() -> None:
-    lengths = torch.tensor([len(pair.source) for pair in pairs(53)])
+    lengths = torch.arange(53) % 7 + 1
     orders = [[rows.tolist() for rows in shuffled(lengths, 4, seed)] for seed in (1, 1, 2)]
     assert orders[0] == orders[1] != orders[2]
     for order in orders:
@@ -60,8 +57,8 @@ def test_every_pair_comes_once_in_an_order_of_the_seed() -> None:
 
 
 def test_a_batch_shifts_the_target_behind_the_start() -> None:
-    given = [Pair((9,), (9, EOS)), Pair((4, 5, 6), (7, EOS)), Pair((8,), (9, 10, EOS))]
-    batch = Pairs(given, torch.device("cpu")).batch(torch.tensor([1, 2]))
+    numbered = NumberedPairs([(9,), (4, 5, 6), (8,)], [(9, EOS), (7, EOS), (9, 10, EOS)])
+    batch = Pairs(numbered, torch.device("cpu")).batch(torch.tensor([1, 2]))
     assert batch.source.tolist() == [[4, 5, 6], [8, PAD, PAD]]
     assert batch.lengths.tolist() == [3, 1]
     assert batch.inputs.tolist() == [[BOS, 7, EOS], [BOS, 9, 10]]
@@ -195,7 +192,7 @@ def test_every_reference_is_a_pair_and_a_right_answer() -> None:
     task = replace(reversing(), train=[Example("go", ("va", "vas"))] * 2)
     data = encode(task)
     assert len(data.train) == 4
-    assert data.train[0].target[-1] == EOS
+    assert next(iter(data.train)).target[-1] == EOS
     assert [len(pair.target) for pair in data.train] == [3, 4, 3, 4]
 
 

@@ -144,7 +144,7 @@ def test_subwords_come_back(tmp_path: Path) -> None:
     [
         (
             {"model": "lstm"},
-            "--model: expected recurrent, bahdanau, transformer, pointer, tagger, "
+            "--model: expected one of recurrent, bahdanau, transformer, pointer, tagger, "
             "classifier, got 'lstm'",
         ),
         ({"batch_size": 0}, "--batch-size: expected 1 to 65,536, got 0"),

@@ -23,7 +23,7 @@ from anyscore.lab.train.models import MODELS
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.translation import TranslationTrain
 from anyscore.lab.translate.heatmap import heatmap
-from anyscore.lab.translate.translations import notes_for, translate
+from anyscore.lab.translate.translations import Notes, translate
 from anyscore.lab.translate.trials import find_trial
 from anyscore.lab.trials import Outcome, Trial
 from helpers.hang import HANG
@@ -170,7 +170,9 @@ def test_where_it_looked_fits_the_terminal(run: Path) -> None:
     assert re.search(r"[░▒▓█]", said)
     model = load_run(run / "trials" / "dot-seed0")
     for source, width in [("ab" * 3, 40), ("a" * 60, 80), ("ab" * 60, 30), ("ж☃\x1bб", 20)]:
-        (one,) = translate(model, [source], notes_for(model), return_weights=True)
+        (one,) = translate(
+            model, [source], Notes(model.limit, model.longest_source), return_weights=True
+        )
         lines = heatmap(one, ("character", "character"), width)
         assert lines
         assert max(map(len, lines)) <= width

@@ -1,4 +1,4 @@
-"""A comparison: the same work by several; no time is given for a wrong answer."""
+"""A comparison times the same work by several contestants; a wrong answer gets no time."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from anyscore.lab.bench.work import Work
 
 @dataclass(eq=False)
 class Contestant:
-    """One in a comparison.
+    """A contestant in a comparison.
 
-    answer: of `Runner.prepare`. times: seconds of a call, by round. problem: why none are given,
-    in a few words. mib: its memory, where it was measured.
+    answer: the record of `Runner.prepare`. times: seconds of a call, by round. problem: the reason
+    for missing times, in a few words. mib: the memory, if measured.
     """
 
     label: str
@@ -40,11 +40,11 @@ class Contestant:
 
 @dataclass(eq=False)
 class Comparison:
-    """Contestants, the first of which all are compared with.
+    """Contestants, all compared with the first.
 
-    part: of the benchmark. work: of most contestants. title: its special properties.
-    timed: or it is enough to prepare or to weigh them. weighed: whether the memory of each is
-    measured in a process of its own.
+    part: name of the part of the benchmark. work: the work of most contestants. title: special
+    properties of the work. timed: whether contestants are timed; else they are only prepared or
+    weighed. weighed: whether the memory of each contestant is measured in its own process.
     """
 
     part: str
@@ -55,46 +55,49 @@ class Comparison:
     weighed: bool = False
 
 
-def prepare(some: list[Contestant], runner: Runner, busy: Callable[[str], None]) -> None:
+def prepare(contestants: list[Contestant], runner: Runner, busy: Callable[[str], None]) -> None:
     """Prepare contestants in this process, one after the other."""
     if "torch._dynamo" in sys.modules:
-        torch.compiler.reset()  # it stops compiling a function that has met many sizes
-    for one in some:
-        if one.problem is None:
-            busy(f"{one.label}: check")
-            one.answer = runner.prepare(one.rival, one.work)
-            one.problem, one.mib = one.answer["problem"], one.answer.get("mib")
+        torch.compiler.reset()  # it stops compiling a function after many sizes
+    for contestant in contestants:
+        if contestant.problem is None:
+            busy(f"{contestant.label}: check")
+            answer = runner.prepare(contestant.rival, contestant.work)
+            contestant.answer, contestant.problem = answer, answer["problem"]
+            contestant.mib = answer.get("mib")
 
 
 def measure(
-    some: list[Contestant], runner: Runner, pace: Pace, busy: Callable[[str], None]
+    contestants: list[Contestant], runner: Runner, pace: Pace, busy: Callable[[str], None]
 ) -> None:
-    """Time those that run, in turns; `times` has the finished turns after an interrupt, too."""
-    turns = [partial(runner.turn, c.rival, c.work, pace.turn) if c.runs else None for c in some]
-    counts = [pace.turns(c.answer["seconds"]) if c.runs else 0 for c in some]
-    interleave(turns, counts, [c.times for c in some], busy)
+    """Time the contestants that run, in turns; `times` keeps finished turns after an interrupt."""
+    turns = [
+        partial(runner.turn, c.rival, c.work, pace.turn) if c.runs else None for c in contestants
+    ]
+    counts = [pace.turns(c.answer["seconds"]) if c.runs else 0 for c in contestants]
+    interleave(turns, counts, [c.times for c in contestants], busy)
 
 
 def result(comparison: Comparison) -> dict[str, Any]:
-    """Return a comparison as the JSON file has it: the work, and the results of each contestant.
+    """Return the comparison's entry of the JSON file: the work, and each contestant's results.
 
     Ratios are taken between turns of the same round, `time ÷ time of the first`.
     """
-    work, base, found = comparison.work, comparison.contestants[0].times, []
-    for one in comparison.contestants:
-        entry = {"name": one.label, "how": one.answer.get("how", "")}
-        if comparison.timed or one.work.device == "cuda":
-            times = one.times if one.problem is None else {}
+    work, base, entrants = comparison.work, comparison.contestants[0].times, []
+    for contestant in comparison.contestants:
+        entry = {"name": contestant.label, "how": contestant.answer.get("how", "")}
+        if comparison.timed or contestant.work.device == "cuda":
+            times = contestant.times if contestant.problem is None else {}
             ratios = [t / base[turn] for turn, t in times.items() if turn in base]
             entry |= {
-                "ways": one.answer.get("ways", {}),
+                "ways": contestant.answer.get("ways", {}),
                 "ms": 1000 * statistics.median(times.values()) if times else None,
                 "ratio": spread(ratios) if ratios else None,
-                "error": one.answer.get("error"),
+                "error": contestant.answer.get("error"),
             }
-        entry["problem"] = one.problem
-        if comparison.weighed or one.work.device == "cuda":
-            entry["mib"] = one.mib
-        found.append(entry)
+        entry["problem"] = contestant.problem
+        if comparison.weighed or contestant.work.device == "cuda":
+            entry["mib"] = contestant.mib
+        entrants.append(entry)
     about = {"part": comparison.part, **asdict(work), "prepared": work.prepared}
-    return about | {"title": comparison.title, "entrants": found}
+    return about | {"title": comparison.title, "entrants": entrants}

@@ -1,4 +1,4 @@
-"""The scores of a benchmark: each in plain PyTorch, and as anyscore takes it."""
+"""The benchmark's scores are defined twice: in plain PyTorch, and for anyscore."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ _TANH, _LEAKY_RELU, _SOFTPLUS = 0.394, 1.04, 1.38
 
 @dataclass(frozen=True, eq=False)
 class OwnPair(Score):
-    """s = Σ_d w_d pair(q_d + k_d), of a pair that is a formula; w (d,)."""
+    """s = Σ_d w_d pair(q_d + k_d), the pair a formula; w (d,)."""
 
     w: Any
     pair: str
@@ -60,12 +60,12 @@ SOFTPLUS, LEAKY_RELU = "log(1 + exp(a + b))", "where(a + b > 0, a + b, 0.2 * (a 
 class Formula:
     """A score as the benchmark sees it.
 
-    scores: (q, k, w) → (..., T_q, T_k) in plain PyTorch, the call of eager PyTorch and, in float64,
-        the right answer.
+    scores: (q, k, w) → (..., T_q, T_k) in plain PyTorch: eager PyTorch's call, the right answer in
+        float64.
     score: w → the score for `anyscore.attention`; queries and keys come projected.
-    learned: whether w is a tensor (H,), with a gradient; otherwise it is a number.
+    learned: whether w is a tensor (H,) with a gradient; else w is a number.
     weight: width → standard deviation of w, or w itself.
-    pair: the function of q + k whose products with w are summed, if the score is such a sum.
+    pair: the function of q + k in the sum over features; None if the score is no such sum.
     """
 
     scores: Callable[[Tensor, Tensor, Tensor], Tensor]
@@ -106,7 +106,7 @@ def _squared(q: Tensor, k: Tensor) -> Tensor:
 
 
 def _lorentz(q: Tensor, k: Tensor) -> Tensor:
-    """The cosh of hyperbolic distances, as one would write it: no broadcast."""
+    """The cosh of hyperbolic distances, in the usual form without a broadcast."""
     q_0, k_0 = ((1 + x.square().sum(-1)).sqrt() for x in (q, k))
     return q_0.unsqueeze(-1) * k_0.unsqueeze(-2) - q @ k.mT
 
@@ -153,6 +153,6 @@ FORMULAS = {
     ),
     "softplus": _weighted(F.softplus, lambda w: OwnPair(w, SOFTPLUS), _SOFTPLUS),
 }
-"""The scores by name; softplus is a pair of one's own. Another score has the pair, and so the cost,
+"""The scores by name; softplus is a custom pair. Every other score has the pair, and so the cost,
 of one of these."""
 DOT = "scaled_dot"

@@ -11,7 +11,7 @@ Record = dict[str, Any]
 
 
 def number(value: float | None) -> str:
-    """Three digits, or as many as stand before the point.
+    """Return three digits, or all digits before the point.
 
     >>> number(0.0123), number(4.56789), number(8324.2), number(None)
     ('0.0123', '4.57', '8,324', '')
@@ -47,23 +47,23 @@ def times(result: Record) -> list[str]:
 
 
 def memory(result: Record) -> list[str]:
-    """Return the MiB of each, or nothing where nobody was weighed."""
+    """Return the MiB of each; an empty list if no memory was measured."""
     if not any(e.get("mib") for e in result["entrants"]):
         return []
     return [number(e.get("mib")) or "–" for e in result["entrants"]]
 
 
 def missing(entry: Record) -> str:
-    """Return the cell of one that has no figure: whether it was wrong."""
+    """Return the cell of a contestant without a figure: "wrong", or a dash."""
     return "wrong" if (entry["problem"] or "").startswith("wrong") else "–"
 
 
 def problems(result: Record) -> list[str]:
-    """Say whose time or memory is missing, and why."""
+    """Name each contestant without time or memory, with the reason."""
     return [f"{e['name']}: {e['problem']}" for e in result["entrants"] if e["problem"]]
 
 
-def line(name: str, cells: list[str]) -> str:
+def table_line(name: str, cells: list[str]) -> str:
     """Return a line of the terminal's table."""
     return f"{name:<40}" + "".join(f"{cell:>10}" for cell in cells)
 
@@ -83,7 +83,7 @@ def introduction(record: Record, score: str = "") -> list[str]:
 
 
 def markdown(record: Record) -> str:
-    """Return everything as it can be pasted into a page."""
+    """Return all results as Markdown."""
     results = record["results"]
     names = [e["name"] for e in results[0]["entrants"]] if results else []
     lines = introduction(record)

@@ -1,4 +1,4 @@
-"""The description of rivals: the work that each can do, and how each is set up."""
+"""A rival is described by its variants and by the work that it can do."""
 
 from __future__ import annotations
 
@@ -6,19 +6,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from anyscore.lab.bench.memory import available_bytes
 from anyscore.lab.bench.work import Work
+from anyscore.lab.data.memory import free_memory
 
 Call = Callable[[], Sequence[Any]]  # the work once: the output, and the gradients when training
 
 
 class Unavailable(Exception):
-    """A rival cannot do this work; the text says why in a few words."""
+    """A rival cannot do this work; the text has the reason in a few words."""
 
 
 @dataclass(frozen=True)
 class Variant:
-    """One way to set a rival up. The fastest that is right is the one that is compared.
+    """One way to set a rival up. The fastest variant with a right answer is compared.
 
     compiles: whether the first call at a size compiles something.
     about: further facts for the JSON file.
@@ -32,10 +32,11 @@ class Variant:
 
 @dataclass(frozen=True)
 class Rival:
-    """One that does the work.
+    """An implementation in a comparison.
 
-    variants: of a piece of work, at least one; raises Unavailable where there are none.
-    computes: the score, if not that of the work; a dot product is compared with every score.
+    variants: work → its variants, at least one; raises Unavailable where there are none.
+    computes: the rival's score, if it differs from the work's; a dot product is compared with every
+        score.
     copies: tensors of `Work.scores` × H elements held at once, in a forward pass and in training.
     """
 
@@ -45,12 +46,12 @@ class Rival:
     copies: tuple[int, int] = (0, 0)
 
     def bytes_held(self, work: Work) -> int:
-        """Estimate how much memory it takes, before the work is begun."""
+        """Estimate the bytes that the rival needs for the work."""
         return 4 * (self.copies[work.training] * work.scores * work.shape.width + 4 * work.scores)
 
     def why_not(self, work: Work) -> str | None:
-        """Say why this machine cannot do the work; None where it can."""
+        """Return why this machine cannot do the work; None if it can."""
         held = self.bytes_held(work)
-        if work.device == "cpu" and held > 0.8 * available_bytes():
+        if work.device == "cpu" and held > 0.8 * free_memory():
             return f"would need about {held / 2**30:.0f} GiB"
         return None

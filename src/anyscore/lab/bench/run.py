@@ -1,8 +1,7 @@
-"""`anyscore bench`: everything measured, and on disk as soon as it is known."""
+"""`anyscore bench` measures each comparison and writes its result at once."""
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
@@ -21,6 +20,7 @@ from anyscore.lab.bench.variants import OURS, RIVALS
 from anyscore.lab.bench.weigh import weigh
 from anyscore.lab.bench.work import FORWARD, TRAINING, Shape, Work
 from anyscore.lab.info import describe_machine
+from anyscore.lab.records import write_record
 from anyscore.lab.run_folder import write_whole
 
 BENCH_FILE, TABLE_FILE = "bench.json", "bench.md"
@@ -32,8 +32,8 @@ Record = dict[str, Any]
 class Settings:
     """The choices of a user.
 
-    rivals: names, see `variants.RIVALS`. threads: of PyTorch and of anyscore. weighed: whether the
-    memory of each is measured, in a process of its own.
+    rivals: names in `variants.RIVALS`. threads: of PyTorch and of anyscore. weighed: whether the
+    memory of each is measured, in its own process.
     """
 
     shapes: tuple[Shape, ...]
@@ -50,16 +50,16 @@ class Watcher:
     """Progress callbacks; the defaults do nothing."""
 
     def begins(self, record: Record) -> None:
-        """The machine and the settings are known."""
+        """Take the machine and the settings, before the first comparison."""
 
     def busy(self, text: str) -> None:
-        """A step begins."""
+        """Take the name of the step that begins."""
 
     def measured(self, result: Record, record: Record) -> None:
-        """A comparison is done."""
+        """Take the result of a comparison."""
 
     def interrupted(self) -> None:
-        """Ctrl-C was seen; the results until then are being written."""
+        """Take note of Ctrl-C; the results until then are being written."""
 
 
 def bench(
@@ -67,7 +67,8 @@ def bench(
 ) -> Record:
     """Measure; write `bench.json` after each comparison and, at the end, `bench.md`.
 
-    The first Ctrl-C ends it, and the record says "interrupted". A second one is not caught.
+    The first Ctrl-C ends the benchmark, and the record has "interrupted". A second one is not
+    caught.
 
     Raises:
         RunFailure: when a file cannot be written.
@@ -94,29 +95,31 @@ def bench(
 
 
 def _comparisons(settings: Settings) -> Iterator[Comparison]:
-    """Give a comparison for each score, shape and pass."""
+    """Yield a comparison for each score, shape and pass."""
     for score in settings.scores:
         for shape in settings.shapes:
             for passes in (FORWARD, TRAINING):
                 work = Work(shape, score, passes, settings.dtype, settings.device)
                 rivals = OURS, *(RIVALS[name] for name in settings.rivals)
-                some = [Contestant(rival.name, rival, work) for rival in rivals]
+                contestants = [Contestant(rival.name, rival, work) for rival in rivals]
                 weighed = settings.weighed and settings.device == "cpu"
-                yield Comparison("speed", work, some, weighed=weighed)
+                yield Comparison("speed", work, contestants, weighed=weighed)
 
 
 def _measure(comparison: Comparison, settings: Settings, watcher: Watcher) -> None:
-    some, runner, work = comparison.contestants, Runner(settings.device), comparison.work
+    contestants, runner, work = comparison.contestants, Runner(settings.device), comparison.work
 
     def busy(text: str) -> None:
         watcher.busy(f"{work.score}, {work.shape}, {work.passes}: {text}")
 
-    prepare(some, runner, busy)
-    measure(some, runner, settings.pace, busy)
-    for one in some if comparison.weighed else ():
-        if one.problem is None:
-            busy(f"{one.label}: memory")
-            one.mib, one.problem = weigh(one.rival, one.answer["how"], work, settings.threads)
+    prepare(contestants, runner, busy)
+    measure(contestants, runner, settings.pace, busy)
+    for contestant in contestants if comparison.weighed else ():
+        if contestant.problem is None:
+            busy(f"{contestant.label}: memory")
+            contestant.mib, contestant.problem = weigh(
+                contestant.rival, contestant.answer["how"], work, settings.threads
+            )
 
 
 def begin(settings: Any, work: Work) -> Record:
@@ -138,10 +141,9 @@ def begin(settings: Any, work: Work) -> Record:
 
 def save(record: Record, folder: Path) -> None:
     """Write `bench.json`."""
-    text = json.dumps(record, indent=1, ensure_ascii=False)
-    write_whole(folder / BENCH_FILE, text.encode())
+    write_record(folder / BENCH_FILE, record, indent=1)
 
 
 def ours_failed(record: Record) -> bool:
-    """Tell whether anyscore itself was wrong, or failed."""
+    """Return whether anyscore itself was wrong, or failed."""
     return any(result["entrants"][0]["problem"] is not None for result in record["results"])

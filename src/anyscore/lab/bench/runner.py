@@ -1,22 +1,32 @@
-"""Calls are prepared and timed, on the CPU or a GPU."""
+"""A runner prepares, checks and times calls, on the CPU or a GPU; a wrong answer gets no time."""
 
 from __future__ import annotations
 
 import gc
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
-from anyscore.lab.bench.check import check
 from anyscore.lab.bench.rivals import Call, Rival, Unavailable, Variant
 from anyscore.lab.bench.timing import EventClock, WallClock
 from anyscore.lab.bench.work import Work
 
 Answer = dict[str, Any]
+
+TOLERANCES = {
+    ("cpu", "float32"): 1e-3,
+    ("cpu", "bfloat16"): 5e-2,
+    ("cuda", "float32"): 2e-2,
+    ("cuda", "bfloat16"): 2e-2,
+}
+"""The largest permitted error, as a share of the largest entry of the right answer. Rounding values
+and weights to bfloat16 gives about 3e-3 on a GPU."""
 
 
 @dataclass
@@ -36,11 +46,11 @@ class Runner:
         self.truths: dict[tuple[Work, str], Any] = {}
 
     def prepare(self, rival: Rival, work: Work) -> Answer:
-        """Set up the fastest variant whose answer is right, and time it roughly.
+        """Set up the fastest variant with a right answer, and time it roughly.
 
-        Keys: problem, or None; how; ways, the milliseconds of each variant or None; error; seconds;
-        on a GPU first_s, of the first call, in which it compiles, and mib, its peak of memory above
-        the inputs, with the results; about.
+        Keys: problem, or None; how, the variant; ways, the milliseconds of each variant or None;
+        error; seconds; about. On a GPU also first_s, the seconds of the first call with its
+        compilation, and mib, the peak of memory above the inputs, results included.
         """
         if (rival.name, work) in self.held:
             return self.held[rival.name, work].answer
@@ -67,16 +77,16 @@ class Runner:
             return answer | {"problem": said(failure)}
         for variant in variants:
             try:
-                found = self._try(variant, work, self.truths[work, score])
-            except Exception as failure:  # whatever a rival raises is its result
-                found = {"problem": said(failure)}
-            answer["ways"][variant.how] = found.get("seconds") and 1000 * found["seconds"]
-            if found["problem"] is not None:
-                problems.append(found["problem"])
-            elif found["seconds"] < best:
-                best = found["seconds"]
-                self.held[rival.name, work] = _Held(found.pop("call"), best, answer)
-                answer |= found | {"how": variant.how, "about": variant.about}
+                attempt = self._try(variant, work, self.truths[work, score])
+            except Exception as failure:  # any exception of a rival is its result
+                attempt = {"problem": said(failure)}
+            answer["ways"][variant.how] = attempt.get("seconds") and 1000 * attempt["seconds"]
+            if attempt["problem"] is not None:
+                problems.append(attempt["problem"])
+            elif attempt["seconds"] < best:
+                best = attempt["seconds"]
+                self.held[rival.name, work] = _Held(attempt.pop("call"), best, answer)
+                answer |= attempt | {"how": variant.how, "about": variant.about}
         if best == math.inf:
             answer["problem"] = problems[0]
         return answer
@@ -93,26 +103,26 @@ class Runner:
         if problem is not None:
             return {"problem": problem}
         work.checking(False)
-        found: Answer = {"problem": None, "error": error, "call": call}
+        attempt: Answer = {"problem": None, "error": error, "call": call}
         if self.device == "cuda":
             self._wait(free=True)
             torch.cuda.reset_peak_memory_stats()
             before = torch.cuda.memory_allocated()
             call()
             self._wait()
-            found["mib"] = (torch.cuda.max_memory_allocated() - before) / 2**20
-            found["first_s"] = first
-        return found | {"seconds": self._seconds(call)}
+            attempt["mib"] = (torch.cuda.max_memory_allocated() - before) / 2**20
+            attempt["first_s"] = first
+        return attempt | {"seconds": self._seconds(call)}
 
     def _seconds(self, call: Call) -> float:
-        """Roughly how long a call takes; the first, in which it warmed up, is not counted."""
+        """Estimate the seconds of a call; the first call, a warm-up, was not counted."""
         times: list[float] = []
         while not times or (len(times) < 5 and sum(times) < 0.2):
             times.append(self.clock(call, 1))
         return min(times)
 
     def turn(self, rival: Rival, work: Work, seconds: float) -> float:
-        """Seconds of a call, of as many as take about so long."""
+        """Return the seconds of a call, over enough calls to last about `seconds`."""
         held = self.held[rival.name, work]
         return self.clock(held.call, max(1, math.ceil(seconds / held.seconds)))
 
@@ -122,7 +132,37 @@ class Runner:
         if self.device == "cuda":
             torch.cuda.synchronize()
             if free:
-                torch.cuda.empty_cache()  # it is needed elsewhere
+                torch.cuda.empty_cache()  # other processes need the memory
+
+
+def check(results: Sequence[Any], right: dict[str, Tensor], work: Work) -> tuple[float, str | None]:
+    """Compare results, arrays of any framework, with `Work.truth`.
+
+    Results with a row for each query are compared in `Work.checked_rows` only.
+
+    Returns:
+        The largest error, as a share of the largest entry, and the problem, or None.
+    """
+    worst = 0.0
+    for place, (name, y) in enumerate(right.items()):
+        if place >= len(results) or results[place] is None:
+            return math.inf, f"wrong: it gives no {name}"
+        x = work.checked(name, _float64(results[place]).to(y.device), y)
+        if x.numel() != y.numel():
+            return math.inf, f"wrong: its {name} has the shape {tuple(results[place].shape)}"
+        if not bool(x.isfinite().all()):
+            return math.inf, f"wrong: its {name} is not finite"
+        error = float((x.reshape(y.shape) - y).abs().max() / y.abs().max().clamp_min(1e-300))
+        worst = max(worst, error)
+        if error > TOLERANCES[work.device, work.dtype]:
+            return error, f"wrong: its {name} is off by {error:.2g} of the largest entry"
+    return worst, None
+
+
+def _float64(x: Any) -> Tensor:
+    if isinstance(x, Tensor):
+        return x.detach().double()
+    return torch.from_numpy(np.asarray(x).astype(np.float64))
 
 
 def said(failure: BaseException) -> str:

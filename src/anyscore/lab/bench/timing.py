@@ -1,4 +1,4 @@
-"""Turns: calls are timed in rounds, in which each has a turn, in an order drawn anew."""
+"""Calls are timed in rounds; each call has a turn in a round, in an order drawn anew."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ _MOST = 200  # calls in a turn on a GPU
 
 @dataclass(frozen=True)
 class Pace:
-    """The time that timing may take.
+    """The limits of timing.
 
-    rounds: at most. seconds: about so many for each. turn: seconds that a turn lasts, so that the
-    clock is no matter. slow: seconds of a call from which one turn must do.
+    rounds: the most rounds. seconds: about the time of each call in all its turns. turn: seconds of
+    a turn, long beside the clock's resolution. slow: a call that takes more seconds gets one turn.
     """
 
     rounds: int = 25
@@ -29,7 +29,7 @@ class Pace:
     slow: float = 20.0
 
     def turns(self, call: float) -> int:
-        """Say how many turns one has whose call takes so many seconds: three, even if slow."""
+        """Return the number of turns for a call of `call` seconds: at least 3, or 1 if too slow."""
         lasts = max(call, self.turn)
         if lasts > self.slow:
             return 1
@@ -42,14 +42,13 @@ def interleave(
     times: Sequence[dict[int, float]],
     busy: Callable[[str], None] = lambda text: None,
 ) -> None:
-    """Let each take `counts[i]` turns, spread evenly over the rounds; the first has all rounds.
+    """Run `counts[i]` turns of each, spread evenly over the rounds; the first runs in all rounds.
 
-    The order is drawn for each round, and the same in every run: in one that rotated each would
-    come after the same other, and find in the caches what that one left. What was measured is in
-    `times`, seconds by round, also when an exception ends it early.
+    The order is drawn for each round, and is the same in every run. In a rotating order each call
+    would always find the caches as the same other call left them. Seconds by round are in `times`,
+    also when an exception ends the measurement early.
 
-    turns: each gives the seconds of a call, or None where there is nothing to tell; None takes no
-        part.
+    turns: each returns the seconds of a call, or None without a result. A None takes no part.
     """
     runners = [i for i, turn in enumerate(turns) if turn is not None]
     draw = random.Random(0)
@@ -66,7 +65,7 @@ def interleave(
 
 
 def spread(values: Sequence[float]) -> dict[str, float]:
-    """Median and quartiles.
+    """Return median and quartiles.
 
     >>> spread([1.0, 2.0, 3.0, 4.0, 10.0])
     {'median': 3.0, 'low': 2.0, 'high': 4.0, 'rounds': 5}
@@ -76,7 +75,7 @@ def spread(values: Sequence[float]) -> dict[str, float]:
 
 
 class WallClock:
-    """Seconds of a call on the processor: so many calls in a row, divided."""
+    """Measures the mean seconds of a call on the processor, over `repeats` calls in a row."""
 
     def __call__(self, call: Callable[[], Any], repeats: int) -> float:
         start = time.perf_counter()
@@ -86,10 +85,10 @@ class WallClock:
 
 
 class EventClock:
-    """Seconds of a call on the GPU, between events: the median of so many calls.
+    """Measures the median seconds of a call on the GPU, between events.
 
-    Before each a buffer of twice the size of the L2 cache is filled, so that nobody's inputs are in
-    it.
+    A buffer of twice the size of the L2 cache is filled before each call, so that the cache holds
+    no inputs.
     """
 
     def __init__(self) -> None:
@@ -116,7 +115,7 @@ class EventClock:
 
 @contextmanager
 def _no_collector() -> Iterator[None]:
-    """Switch the garbage collector off: its pauses are nobody's."""
+    """Switch the garbage collector off: its pauses belong to no call."""
     gc.disable()
     try:
         yield

@@ -1,4 +1,4 @@
-"""anyscore, and the calls of plain PyTorch in its place, each set up at its best."""
+"""The calls of anyscore and of plain PyTorch, each set up at its best."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ Attend = Callable[..., Tensor]
 
 
 def call_of(attend: Attend, inputs: Sequence[Tensor], work: Work) -> Call:
-    """Make a call of `attend(*inputs)`, with the gradients of all of them when training."""
+    """Make a call of `attend(*inputs)`, in training with the gradients of all inputs."""
     if not work.training:
         return lambda: (attend(*inputs),)
     leaves = [x.detach().requires_grad_() for x in inputs]
@@ -44,8 +44,8 @@ def gradient_call(attend: Attend, work: Work) -> Call:
 def anyscore_(work: Work, ours: Callable[..., Any] = attention, name: str = "") -> list[Variant]:
     """List anyscore's variant: the function as users call it.
 
-    ours: (query, key, …, score=…, impl=…), a function of anyscore that does the work; name: of it,
-        where it is not `attention`.
+    ours: (query, key, …, score=…, impl=…), a function of anyscore that does the work; name: of the
+        function, "" for `attention`.
     """
     impl = "fused" if work.device == "cuda" else "auto"
     score, of_weight = work.formula.score(work.weight), work.formula.score
@@ -80,17 +80,18 @@ def eager(work: Work) -> list[Variant]:
         *others, w = beside
         return weighed((q.unsqueeze(-2) + k.unsqueeze(-3)).tanh_() @ w, *others)
 
-    found = [Variant("the formula, broadcast", partial(gradient_call, plain, work))]
+    variants = [Variant("the formula, broadcast", partial(gradient_call, plain, work))]
     if work.score == "additive":
         how = "the formula, broadcast, tanh_ in place"
-        found.append(Variant(how, partial(gradient_call, in_place, work)))
-    return found
+        variants.append(Variant(how, partial(gradient_call, in_place, work)))
+    return variants
 
 
 def fusible(work: Work) -> Attend:
-    """Return the formula as torch.compile fuses all of it.
+    """Return the formula in a form that torch.compile fuses whole.
 
-    The sum is one of products: then it is fused too, and the backward is twice as fast as by `@ w`.
+    The sum over features is a sum of products: torch.compile fuses it too, and the backward is
+    twice as fast as with `@ w`.
     """
     pair, scores_of, weighed = work.formula.pair, work.formula.scores, work.weighed
 

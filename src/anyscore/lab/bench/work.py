@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from anyscore.lab.bench.formulas import FORMULAS, Formula
-from anyscore.lab.bench.memory import available_bytes
+from anyscore.lab.data.memory import free_memory
 from anyscore.lab.errors import InputError
 
 W = TypeVar("W", bound="Work")
@@ -61,7 +61,7 @@ class Shape(NamedTuple):
 
     @property
     def least_bytes(self) -> int:
-        """Estimate what inputs, gradients and the check of a single query take."""
+        """Estimate the bytes of inputs, gradients and the check of a single query."""
         tokens = self.queries + 2 * self.keys
         return 24 * self.batch * tokens * (self.width + self.value_width)
 
@@ -77,8 +77,8 @@ def fitting_shapes(texts: Iterable[str], device: str) -> tuple[Shape, ...]:
     """
     shapes = tuple(dict.fromkeys(Shape.parse(text) for text in texts))
     for shape in shapes if device == "cpu" else ():
-        if shape.least_bytes > available_bytes():
-            need, free = shape.least_bytes / 2**30, available_bytes() / 2**30
+        if shape.least_bytes > free_memory():
+            need, free = shape.least_bytes / 2**30, free_memory() / 2**30
             raise InputError(
                 f"--shape: ({shape}) needs about {need:,.0f} GiB, there are {free:,.0f}; "
                 "give a smaller one"
@@ -88,13 +88,13 @@ def fitting_shapes(texts: Iterable[str], device: str) -> tuple[Shape, ...]:
 
 @dataclass(frozen=True)
 class Work:
-    """The inputs of one measurement, the same for all that take part.
+    """The inputs of one measurement, the same for all contestants.
 
-    query (B, T_q, H), key (B, T_k, H), value (B, T_k, D_v), weight (H,) or (), and upstream, the
-    gradient that comes from above, of the shape of the output (B, T_q, D_v). All are the same for
-    the same seed. Other work is a subclass, with fields, inputs and a right answer of its own.
+    query (B, T_q, H), key (B, T_k, H), value (B, T_k, D_v), weight (H,) or (), and upstream (B,
+    T_q, D_v), the gradient of the output. All are drawn with fixed seeds. Other work is a subclass,
+    with its own fields, inputs and right answer.
 
-    passes: FORWARD or TRAINING, which gives the gradients of all inputs.
+    passes: FORWARD, or TRAINING with the gradients of all inputs.
     """
 
     by_query: ClassVar[frozenset[str]] = frozenset(("query",))
@@ -125,7 +125,7 @@ class Work:
 
     @property
     def prepared(self) -> bool:
-        """Return whether this is a decoder's step, whose keys are prepared once per sequence."""
+        """Return whether this is a decoder's step, with keys prepared once per sequence."""
         return self.shape.queries <= 2 and self.score == "additive" and not self.training
 
     @cached_property
@@ -145,7 +145,7 @@ class Work:
         return self.weight_of(self.score)
 
     def weight_of(self, score: str) -> Tensor:
-        """Draw w (H,) of a score, or give the number () that it has."""
+        """Return the weight of a score: drawn (H,), or a number ()."""
         formula, width = FORMULAS[score], self.shape.width
         if not formula.learned:
             return torch.tensor(formula.weight(width))
@@ -153,14 +153,14 @@ class Work:
 
     @property
     def inputs(self) -> dict[str, Tensor]:
-        """All that have gradients, in the order of results."""
+        """The inputs with gradients, in the order of results."""
         named = {"query": self.query, "key": self.key, "value": self.value}
         return named | ({"weight": self.weight} if self.formula.learned else {})
 
     def plain(self, score: str, query: Tensor, key: Tensor, *beside: Tensor) -> Tensor:
         """Compute the work in plain PyTorch: the formula, broadcast.
 
-        beside: the other `inputs`, with a weight in any case; of queries there may be some alone.
+        beside: the other `inputs`, the weight always last. The rows of queries may be a selection.
         """
         *others, weight = beside
         return self.weighed(FORMULAS[score].scores(query, key, weight), *others)
@@ -171,7 +171,7 @@ class Work:
         return attended
 
     def truth(self, score: str) -> dict[str, Tensor]:
-        """Compute in float64 what the inputs give with `score`, sharing no code with anyscore.
+        """Compute the right results of `score` in float64, with no code of anyscore.
 
         A few of `checked_rows` are computed at a time.
 
@@ -192,23 +192,23 @@ class Work:
             output = self.plain(score, *some)
             by_query["output"].append(output.detach())
             if self.training:
-                made = torch.autograd.grad(output, some, upstream[:, rows])
-                for name, gradient in zip(leaves, made, strict=True):
+                gradients = torch.autograd.grad(output, some, upstream[:, rows])
+                for name, gradient in zip(leaves, gradients, strict=True):
                     if name in self.by_query:
                         by_query.setdefault(name, []).append(gradient)
                     else:
                         sums[name] = sums[name] + gradient if name in sums else gradient
-        found = sums | {name: torch.cat(each, -2) for name, each in by_query.items()}
-        answer = {"output": found["output"]}
+        results = sums | {name: torch.cat(each, -2) for name, each in by_query.items()}
+        answer = {"output": results["output"]}
         if self.training:
             names = [name for name in leaves if name != "weight" or FORMULAS[score].learned]
-            answer |= {f"gradient of the {name}": found[name] for name in names}
+            answer |= {f"gradient of the {name}": results[name] for name in names}
         return answer
 
     @cached_property
     def upstream(self) -> Tensor:
-        """The gradient of the output. While answers are checked it is 0 but for `checked_rows`, so
-        that these give all that the right gradients need; `checking` makes it whole in place."""
+        """The gradient of the output. During a check it is 0 outside `checked_rows`, so the right
+        gradients need these rows only. `checking(False)` fills it in place."""
         return self._whole_upstream() * self._kept()
 
     def _whole_upstream(self) -> Tensor:
@@ -220,20 +220,20 @@ class Work:
         return self._placed(kept)
 
     def checking(self, wanted: bool) -> None:
-        """Make the upstream gradient that of a check, or whole, in place."""
+        """Restrict the upstream gradient to the checked rows, or fill it, in place."""
         whole = self._whole_upstream()
         self.upstream.copy_(whole * self._kept() if wanted else whole)
 
     @cached_property
     def checked_rows(self) -> Tensor:
-        """The queries whose outputs, and gradients from them, are compared."""
+        """The queries with outputs, and gradients from them, that are compared."""
         rows = max(1, _CHECKED[self.device] // (self.shape.triples // self.shape.queries))
         if rows >= self.shape.queries:
             return torch.arange(self.shape.queries)
         return torch.linspace(0, self.shape.queries - 1, rows).long()
 
     def checked(self, name: str, x: Tensor, right: Tensor) -> Tensor:
-        """Return the part of a result that is checked: of queries, the checked rows."""
+        """Return the checked part of a result: the checked rows of queries, else all."""
         by_query = name == "output" or name.removeprefix("gradient of the ") in self.by_query
         whole = (*right.shape[:-2], self.shape.queries, right.shape[-1])
         if by_query and x.numel() == math.prod(whole):
@@ -253,5 +253,5 @@ def attended(scores: Tensor, value: Tensor) -> Tensor:
 
 
 def drawn(seed: int, *shape: int) -> Tensor:
-    """Standard normal numbers, the same for the same seed and shape."""
+    """Return standard normal numbers, the same for the same seed and shape."""
     return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))

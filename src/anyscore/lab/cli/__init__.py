@@ -26,9 +26,9 @@ app = typer.Typer(
 )
 
 
-def _show_version(given: bool) -> None:
-    """Print the version and exit, if the option was given."""
-    if given:
+def _show_version(flag: bool) -> None:
+    """Print the version and exit, if the option is set."""
+    if flag:
         print(f"anyscore {__version__}")
         raise typer.Exit
 

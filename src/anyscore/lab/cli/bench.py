@@ -6,15 +6,13 @@ import sys
 import warnings
 from collections.abc import Callable, Iterable
 from contextlib import redirect_stdout
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from anyscore.lab.cli.output import print_json, typed_command
-from anyscore.lab.console import PlainConsole
-from anyscore.lab.errors import InputError
+from anyscore.lab.errors import InputError, check_name
 from anyscore.lab.run_folder import run_folder
 
 _SHAPES = "4,512,512,128,128", "64,30,50,256,256", "64,1,50,256,512"
@@ -28,8 +26,8 @@ BENCH_HELP = (
     "All do the same work in one process, in turns. Answers are checked against float64 first: "
     "a wrong answer gets no time. Rivals: eager (the formula in PyTorch, broadcast), compile "
     "(torch.compile of it), and dot, the better of PyTorch's two ways to a dot product of the same "
-    "sizes. Shown are medians of time ÷ time of anyscore, and by how much a process grows. Ctrl-C "
-    "stops early and writes the results until then.\n\n"
+    "sizes. The table has medians of time ÷ time of anyscore, and the growth of a process's "
+    "memory. Ctrl-C stops early and writes the results until then.\n\n"
     "Other libraries are compared by `python -m benchmarks` in the repository."
 )
 
@@ -46,15 +44,15 @@ def bench(
     score: Annotated[
         str | None,
         typer.Option(
-            help="Names with commas between them, of additive, gatv2, laplace, gaussian, "
-            "euclidean, student_t, lorentz, scaled_dot, and softplus, a pair of one's own.",
+            help="Comma-separated names: additive, gatv2, laplace, gaussian, euclidean, "
+            "student_t, lorentz, scaled_dot, softplus (a custom pair).",
             show_default="all",
         ),
     ] = None,
     rivals: Annotated[
         str | None,
         typer.Option(
-            help="Names with commas between them.",
+            help="Comma-separated names.",
             show_default="eager,compile,dot; with --quick: eager,dot",
         ),
     ] = None,
@@ -62,7 +60,7 @@ def bench(
         str, typer.Option(help="cpu, or cuda: an NVIDIA GPU from Ampere on.")
     ] = "cpu",
     threads: Annotated[
-        int | None, typer.Option(help="Of the CPU.", show_default="as many as PyTorch uses")
+        int | None, typer.Option(help="Threads of the CPU.", show_default="as many as PyTorch uses")
     ] = None,
     dtype: Annotated[
         str | None,
@@ -82,14 +80,14 @@ def bench(
         ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print what bench.json holds, and nothing else.")
+        bool, typer.Option("--json", help="Print the content of bench.json, and nothing else.")
     ] = False,
-    quiet: Annotated[bool, typer.Option(help="Print only where the files are.")] = False,
+    quiet: Annotated[bool, typer.Option(help="Print only the place of the files.")] = False,
 ) -> None:
-    """Check everything that the command line says about a benchmark, and pass it on."""
+    """Check the options of a benchmark, and run it."""
     check_threads(threads)
-    one_of("--device", device, ("cpu", "cuda"))
-    # Here, because they import PyTorch: help and complaints should not wait for it.
+    check_name("--device", device, ("cpu", "cuda"))
+    # Imported here because they import PyTorch: help and errors should not wait for it.
     import torch
 
     from anyscore.lab.bench.formulas import FORMULAS
@@ -99,8 +97,9 @@ def bench(
     from anyscore.lab.bench.timing import Pace
     from anyscore.lab.bench.variants import RIVALS
     from anyscore.lab.bench.work import DTYPES, fitting_shapes
+    from anyscore.lab.console import PlainConsole
 
-    one_of("--dtype", dtype or "float32", DTYPES)
+    check_name("--dtype", dtype or "float32", DTYPES)
     usual = [name for name in RIVALS if name != "compile" or not quick]
     settings = Settings(
         shapes=fitting_shapes(shape or (QUICK_SHAPES if quick else _SHAPES), device),
@@ -133,10 +132,10 @@ def carry_out(
     failed: Callable[[dict[str, Any]], bool],
     program: str = "anyscore",
 ) -> None:
-    """Measure and show the record; exit with 130 after Ctrl-C, 1 where anyscore failed."""
+    """Measure and show the record; exit with 130 after Ctrl-C, with 1 if anyscore failed."""
     with run_folder(out, "bench") as folder:
         try:
-            with redirect_stdout(sys.stderr if as_json else sys.stdout):  # libraries talk
+            with redirect_stdout(sys.stderr if as_json else sys.stdout):  # libraries print
                 record = run(settings, folder, watcher=watcher, command=typed_command(program))
         finally:
             if watcher is not None:
@@ -158,7 +157,7 @@ def check_threads(threads: int | None) -> None:
 
 
 def check_gpu(device: str) -> None:
-    """Refuse "cuda" where nothing can be measured on a GPU."""
+    """Refuse "cuda" without a GPU that can be measured."""
     reason = _without_gpu() if device == "cuda" else None
     if reason is not None:
         raise InputError(
@@ -186,20 +185,11 @@ def _without_gpu() -> str | None:
     return None
 
 
-def one_of(option: str, name: str, known: Iterable[str]) -> None:
-    """Refuse a name that is not known, and say which one may have been meant."""
-    known = list(known)
-    if name not in known:
-        near = get_close_matches(name.lower(), known, n=1, cutoff=0.5)
-        meant = f"; did you mean {near[0]}?" if near else ""
-        raise InputError(f"{option}: expected one of {', '.join(known)}, got {name!r}{meant}")
-
-
 def several(option: str, text: str, known: Iterable[str]) -> tuple[str, ...]:
-    """Return the names with commas between them, each once, in the order given."""
+    """Return the comma-separated names, each once, in their order."""
     names = [name for name in (part.strip() for part in text.split(",")) if name]
     if not names:
         raise InputError(f"{option}: expected names, got none; there are {', '.join(known)}")
     for name in names:
-        one_of(option, name, known)
+        check_name(option, name, known)
     return tuple(dict.fromkeys(names))

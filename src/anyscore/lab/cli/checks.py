@@ -5,10 +5,9 @@ from __future__ import annotations
 import os
 
 from anyscore.lab.data.options import STDIN
-from anyscore.lab.errors import InputError
+from anyscore.lab.errors import InputError, check_name
 from anyscore.lab.extras import check_engine, check_log
 from anyscore.lab.options import CompareOptions
-from anyscore.ops.checks import shown, suggest
 from anyscore.score import SCORES
 
 _OTHER_NAMES = {
@@ -21,11 +20,11 @@ _OTHER_NAMES = {
     "rbf": "gaussian",
     "gat": "gatv2",
 }
-"""Names of scores in papers, and our names."""
+"""Anyscore's names of scores, by their names in papers."""
 
 
 def score_names(text: str) -> tuple[str, ...]:
-    """Return the names in `--scores`, in the order given.
+    """Return the names in `--scores`, in their order.
 
     Raises:
         InputError: a name is not known or given twice, or there is none.
@@ -36,11 +35,7 @@ def score_names(text: str) -> tuple[str, ...]:
     if not names:
         raise InputError(f"--scores: expected names, got none; there are {', '.join(SCORES)}")
     for name in names:
-        if name not in SCORES:
-            meant = suggest(_OTHER_NAMES.get(name.lower(), name), SCORES)
-            raise InputError(
-                f"--scores: there is no score {shown(name)}; {meant}there are {', '.join(SCORES)}"
-            )
+        check_name("--scores", name, SCORES, _OTHER_NAMES.get(name.lower()))
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
         raise InputError(f"--scores: {', '.join(twice)} given twice; give each score once")
@@ -48,7 +43,7 @@ def score_names(text: str) -> tuple[str, ...]:
 
 
 def check_machines(options: CompareOptions) -> None:
-    """Check that trials can run where the options say, and be logged as the options say.
+    """Check that the engine and the log of the options are available here.
 
     Raises:
         InputError: an option is not known, its package is not installed, or options exclude each
@@ -73,5 +68,5 @@ def check_machines(options: CompareOptions) -> None:
 
 
 def under_torchrun() -> bool:
-    """Tell whether torchrun has started this process as one of several."""
+    """Return whether torchrun has started this process as one of several."""
     return int(os.environ.get("WORLD_SIZE", "1")) > 1 and "RANK" in os.environ

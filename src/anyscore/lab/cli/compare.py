@@ -46,7 +46,7 @@ def compare(
     scores: Annotated[
         str,
         typer.Option(
-            help="Names with commas between them, or [bold]all[/].",
+            help="Comma-separated names, or [bold]all[/].",
             rich_help_panel="The comparison",
         ),
     ] = "scaled_dot,bilinear,additive,gaussian,gatv2",
@@ -75,14 +75,14 @@ def compare(
     check_files(options.data)
     check_machines(options)
     # Threads that wait should sleep: on a machine that is busy with other work, threads that spin
-    # made a training step forty times slower. It must be said before PyTorch comes in.
+    # made a training step forty times slower. The variable must be set before PyTorch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     _carry_out(options)
 
 
 def _carry_out(options: CompareOptions) -> None:
     """Read the data, train and judge; print the outcome. Exit with 1 if a trial failed."""
-    # Here, because they import PyTorch: help and complaints should not wait for it.
+    # Imported here because they import PyTorch: help and errors should not wait for it.
     import torch
 
     from anyscore.lab.built_in import compare_pairs, train_along

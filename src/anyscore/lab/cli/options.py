@@ -1,4 +1,4 @@
-"""The options of a command, as Typer reads them, made from the fields of the records they go to."""
+"""The options of a command are made, for Typer, from the fields of the records that take them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def with_options(*records: type[Any]) -> Callable[[_F], _F]:
     """
 
     def decorate(command: _F) -> _F:
-        own = inspect.signature(command, eval_str=True).parameters.values()
+        own_parameters = inspect.signature(command, eval_str=True).parameters.values()
         fields_of_records = [
             inspect.Parameter(
                 field.name,
@@ -36,9 +36,9 @@ def with_options(*records: type[Any]) -> Callable[[_F], _F]:
             for field in _options(record)
         ]
         parameters = [
-            *(x for x in own if x.kind is x.POSITIONAL_OR_KEYWORD),
+            *(x for x in own_parameters if x.kind is x.POSITIONAL_OR_KEYWORD),
             *fields_of_records,
-            *(x for x in own if x.kind is x.KEYWORD_ONLY),
+            *(x for x in own_parameters if x.kind is x.KEYWORD_ONLY),
         ]
         command.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
         command.__annotations__ = {x.name: x.annotation for x in parameters}
@@ -47,10 +47,10 @@ def with_options(*records: type[Any]) -> Callable[[_F], _F]:
     return decorate
 
 
-def record_of(record: type[Any], given: dict[str, Any], **others: Any) -> Any:
-    """Make a record of the values that a command was given, and of others."""
+def record_of(record: type[Any], values: dict[str, Any], **others: Any) -> Any:
+    """Make a record of a command's values, and of others."""
     names = [field.name for field in fields(record) if field.name not in others]
-    return record(**{name: given[name] for name in names}, **others)
+    return record(**{name: values[name] for name in names}, **others)
 
 
 def _options(record: type[Any]) -> list[Field[Any]]:
@@ -65,5 +65,5 @@ def _annotation(field: Field[Any], record: type[Any]) -> Any:
     kinds = get_args(hint) or (hint,)
     kind = next((x for x in (int, float, bool, Path) if x in kinds and str not in kinds), str)
     names = [option.name] if option.name else []
-    told = {"help": option.help, "show_default": option.shown, "rich_help_panel": record.panel}
-    return Annotated[kind | None if NoneType in kinds else kind, typer.Option(*names, **told)]
+    keywords = {"help": option.help, "show_default": option.shown, "rich_help_panel": record.panel}
+    return Annotated[kind | None if NoneType in kinds else kind, typer.Option(*names, **keywords)]

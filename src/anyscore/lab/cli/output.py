@@ -21,7 +21,7 @@ from anyscore.lab.data.opening import readable_name
 from anyscore.lab.errors import InputError, RunFailure
 from anyscore.lab.phrases import steers
 
-_PLAINER = "anyscore.plainer"  # how what a terminal cannot show is written
+_PLAINER = "anyscore.plainer"  # the error handler for characters that a terminal cannot show
 _ALIKE = {
     "→": "->",
     "•": "-",
@@ -92,7 +92,7 @@ def _as_ctrl_c(number: int, frame: object) -> None:
 
 
 def close_stdout() -> None:
-    """Close standard output, so that Python does not complain again of what it could not write."""
+    """Close standard output, so that Python reports the failed write only once."""
     with suppress(OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
 
@@ -103,9 +103,9 @@ def print_json(record: Any, *, indent: int | None = 1) -> None:
     print(re.sub(r"[^\n -~]", _harmless, text))
 
 
-def _harmless(found: re.Match[str]) -> str:
+def _harmless(match: re.Match[str]) -> str:
     """Return a character of a JSON text, escaped if it could steer a terminal."""
-    return json.dumps(found[0])[1:-1] if steers(found[0]) else found[0]
+    return json.dumps(match[0])[1:-1] if steers(match[0]) else match[0]
 
 
 def typed_command(program: str = "anyscore") -> str:
@@ -114,12 +114,12 @@ def typed_command(program: str = "anyscore") -> str:
 
 
 def complain(text: str) -> None:
-    """Print in one line what is wrong, on standard error."""
+    """Print an error in one line on standard error."""
     _say(text, "bold red")
 
 
 def remark(text: str) -> None:
-    """Print in one line what is worth knowing, on standard error."""
+    """Print a remark in one line on standard error."""
     _say(text, "dim")
 
 

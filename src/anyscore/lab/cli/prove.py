@@ -47,7 +47,7 @@ def prove(
     ] = False,
     quiet: Annotated[bool, typer.Option(help=QUIET_HELP)] = False,
 ) -> None:
-    """Check what the command line says about proofs, and carry them out."""
+    """Check the options of proofs, and carry the proofs out."""
     check(names or ())
     if not 1 <= seeds <= 10_000:
         raise InputError(f"--seeds: expected 1 to 10,000, got {seeds}")
@@ -55,7 +55,7 @@ def prove(
         raise InputError(f"--jobs: expected 1 to 10,000, got {jobs}")
     if str(out) in ("", "."):
         raise InputError("--out: expected the name of a folder, got an empty one")
-    # Threads that wait should sleep. It must be said before PyTorch comes in.
+    # Threads that wait should sleep. The variable must be set before PyTorch is imported.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     from anyscore.lab.info import room_for_trials
     from anyscore.lab.prove.runner import ProofWatcher, run_proofs

@@ -20,7 +20,7 @@ def report(
         typer.Argument(help="The folder of a comparison; or several, to be merged or compared."),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Where several go together, a folder of its own.")
+        Path | None, typer.Option(help="The new folder for several comparisons together.")
     ] = None,
     export: Annotated[
         Path | None,
@@ -31,8 +31,8 @@ def report(
 ) -> None:
     """Judge the trials in a folder again and write its report anew; export tables and pictures.
 
-    Several folders become one: those of the same settings with all their trials, those of other
-    settings with a score named after each run. They must have the same test items.
+    Several folders become one. Runs of the same settings put their trials together; in runs of
+    other settings each score is named after its run. All runs must have the same test items.
     """
     if len(runs) == 1 and out is not None:
         raise InputError("--out: expected several folders to be put together, got one")

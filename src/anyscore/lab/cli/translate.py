@@ -42,10 +42,12 @@ def translate(
         ),
     ] = None,
     score: Annotated[
-        str | None, typer.Option(help="Of the trial.", show_default="what the verdict recommends")
+        str | None,
+        typer.Option(help="The score of the trial.", show_default="what the verdict recommends"),
     ] = None,
     seed: Annotated[
-        int | None, typer.Option(help="Of the trial.", show_default="the best in validation")
+        int | None,
+        typer.Option(help="The seed of the trial.", show_default="the best in validation"),
     ] = None,
     beam: Annotated[
         int, typer.Option(help="Outputs followed side by side; 1 takes the likeliest token.")
@@ -69,7 +71,7 @@ def translate(
         bool, typer.Option(help="Print outputs alone, and no remarks on standard error.")
     ] = False,
 ) -> None:
-    """Check what the command line says about a translation, and print the answers."""
+    """Check the options of a translation, and print the answers."""
     with _quiet_end():
         from anyscore.lab.translate import pictures
         from anyscore.lab.translate.sources import is_text, read_sources
@@ -86,7 +88,7 @@ def translate(
         from anyscore.lab.train.checkpoint import load_run
         from anyscore.lab.train.stepwise import Stepwise
         from anyscore.lab.translate.heatmap import heatmap
-        from anyscore.lab.translate.translations import notes_for, translate
+        from anyscore.lab.translate.translations import Notes, translate
 
         model = load_run(folder)
         units = model.source_tokeniser.unit, model.target_tokeniser.unit
@@ -99,7 +101,7 @@ def translate(
         if attention is None:
             attention = single and sys.stdout.isatty() and not (quiet or as_json)
         picture = png is not None or html is not None
-        notes = notes_for(model)
+        notes = Notes(model.limit, model.longest_source)
         sources = read_sources(text)
         if picture:
             option, most = ("--png", 1) if png else ("--html", pictures.MOST)

@@ -17,7 +17,7 @@ from anyscore.ops.checks import suggest
 
 SIDES = ("source", "target")
 
-_UNFIT = re.compile("[\0\ud800-\udfff]")  # JSON can write them, a file of text cannot hold them
+_UNFIT = re.compile("[\0\ud800-\udfff]")  # JSON can escape them, a text file cannot hold them
 
 
 class Columns:
@@ -55,7 +55,7 @@ class Columns:
         """Yield the pair of each row.
 
         Raises:
-            InputError: a row has no pair; the text names the line.
+            InputError: a row has no pair; the message names the line.
         """
         keys: list[int | str] | None = None
         for line, record in rows:

@@ -1,18 +1,18 @@
 """The task that needs no file: dates as the world's languages write them, to ISO 8601.
 
-The dates are those of the Unicode CLDR, through Babel. What stands where, and in which words, is
-each language's own; the calendar is the Gregorian one throughout.
+The dates are those of the Unicode CLDR, through Babel. Each language has its own order and words;
+the calendar is the Gregorian one throughout.
 
-Languages come in a fixed order, those that the CLDR describes most fully first (most names of
-countries and languages translated, equals by code), and are taken by rule:
+Languages come in a fixed order: first the languages with most names of countries and languages
+translated in the CLDR, equals by code. Four rules choose the forms:
 
-- one locale per language, and only what that locale itself says: a form whose names of months or
-  days would be inherited, from another language or as placeholders such as "M03", is left out;
-- the full, long and medium forms, never the short one, which is often ISO already or drops the
-  century; year, month and day must all be in it;
-- a text that two forms read as different months, such as a bare 03/05/2024 where one language puts
-  the day first and another the month, or a month's name that means another month next door, is left
-  out for both, and so is a text that is already its answer;
+- one locale per language, and only its own names: a form with inherited names of months or days, of
+  another language or placeholders such as "M03", is left out;
+- the full, long and medium forms with year, month and day; never the short one, which is often ISO
+  already or drops the century;
+- no text that two forms read as different months, such as 03/05/2024 with the day or the month
+  first, or a month's name that means another month in another language; and no text that is already
+  its answer;
 - digits are the language's own, where it does not write Latin ones.
 """
 

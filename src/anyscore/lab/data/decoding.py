@@ -1,4 +1,4 @@
-"""Bytes decoded as UTF-8, with an error that says what to do where they are something else."""
+"""Bytes are decoded as UTF-8; the error for other encodings says how to convert the file."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ _AROUND = 12  # characters shown on either side of the wrong one
 
 
 class NotText(Exception):
-    """The bytes are not UTF-8 text; the text says what was found and what to do."""
+    """The bytes are not UTF-8 text; the message names the problem and a way out."""
 
 
 def decode(raw: bytes, name: str, *, first: bool = False, packed: bool = False) -> str:

@@ -83,7 +83,7 @@ class _Tokens:
     targets: tuple[tuple[str, ...], ...]
 
     def fits(self, most: int) -> bool:
-        """Tell whether each side has 1 to `most` tokens."""
+        """Return whether each side has 1 to `most` tokens."""
         return all(1 <= len(side) <= most for side in (self.source, *self.targets))
 
 
@@ -111,7 +111,8 @@ def encode(task: Task, *, places: bool = False) -> Encoded:
             f"nearly every pair has a side of more than {task.max_tokens} {units}, and too few are "
             f"left to train on; give shorter pairs{way_out}"
         )
-    # Source tokens seen once stand for the unknown, so that the model has met it before the test.
+    # Source tokens seen once become the unknown token, so that the model trains on it before the
+    # test.
     source_vocabulary = Vocabulary.build(
         (item.source for item in fitting["train"]), size=_MOST_KINDS, min_count=2
     )

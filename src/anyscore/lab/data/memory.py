@@ -1,4 +1,4 @@
-"""The memory that texts take, counted while they are read, beside the memory that is free."""
+"""The memory of texts is counted while they are read, and compared with the free memory."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ class Memory:
             return
         way_out = "give a smaller file"
         if self._limited:
-            # A pair is two texts. One digit is enough of a number that somebody is to type.
+            # A pair is two texts. One significant digit is enough for a number to type.
             fitting = int(_SHARE * self._free / self.bytes * self._texts / 2)
             fitting -= fitting % 10 ** (len(str(fitting)) - 1)
             way_out = f"give --limit N to use a fair sample, as in --limit {max(fitting, 10)}"

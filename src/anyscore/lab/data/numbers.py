@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, overload
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -36,14 +36,15 @@ class Ragged:
             tokens.extend(sequence)
             lengths.append(len(sequence))
         self.tokens, self.lengths = np.asarray(tokens), np.asarray(lengths)
-        self._ends = self.lengths.cumsum()
 
-    def __getitem__(self, number: int) -> tuple[int, ...]:
-        end = self._ends[number]
-        return tuple(self.tokens[end - self.lengths[number] : end].tolist())
+    def __iter__(self) -> Iterator[tuple[int, ...]]:
+        start = 0
+        for length in self.lengths.tolist():
+            yield tuple(self.tokens[start : start + length].tolist())
+            start += length
 
 
-class NumberedPairs(Sequence[Pair]):
+class NumberedPairs:
     """Pairs as two flat arrays, from which `train.batches` takes batches.
 
     Attributes:
@@ -56,13 +57,5 @@ class NumberedPairs(Sequence[Pair]):
     def __len__(self) -> int:
         return len(self.sources.lengths)
 
-    @overload
-    def __getitem__(self, index: int) -> Pair: ...
-
-    @overload
-    def __getitem__(self, index: slice) -> list[Pair]: ...
-
-    def __getitem__(self, index: int | slice) -> Pair | list[Pair]:
-        if isinstance(index, slice):
-            return [self[number] for number in range(len(self))[index]]
-        return Pair(self.sources[index], self.targets[index])
+    def __iter__(self) -> Iterator[Pair]:
+        return map(Pair, self.sources, self.targets)

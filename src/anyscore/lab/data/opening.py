@@ -1,4 +1,4 @@
-"""A file, a pipe or standard input as lines of bounded length, with its checksum."""
+"""A file, a pipe or standard input is read as lines of bounded length, with its checksum."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Input:
 
     Args:
         path: "-" is standard input.
-        of: what should be in it, for messages.
+        of: the expected content, for messages.
 
     Attributes:
         name: for messages.
@@ -152,7 +152,7 @@ class Input:
 
     @contextmanager
     def _clear_errors(self) -> Iterator[None]:
-        """Turn errors inside into InputErrors that say what to do."""
+        """Turn errors inside into InputErrors with a way out."""
         try:
             yield
         except FileNotFoundError:

@@ -1,4 +1,4 @@
-"""Options of a user's data, in one record."""
+"""The options of a user's data are one record."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal, get_args
 
-from anyscore.lab.errors import InputError
+from anyscore.lab.errors import InputError, check_name
 
 Column = str | int
 """A column by its number from 1, in digits or not, or by its name."""
@@ -23,7 +23,7 @@ MAX_TOKENS = 100
 """The default bound of a side: attention costs the product of the two lengths."""
 
 STDIN = "-"
-"""The path that stands for standard input."""
+"""The path of standard input."""
 
 LONGEST = 10_000
 """The largest bound of a side."""
@@ -37,8 +37,8 @@ class Option:
 
     Attributes:
         help: the meaning of the field.
-        name: of the option, where it is not that of the field.
-        shown: the text that stands for the default.
+        name: the option's name, if it differs from the field's.
+        shown: the text shown as the default.
     """
 
     help: str
@@ -48,11 +48,11 @@ class Option:
 
 @dataclass(frozen=True)
 class DataOptions:
-    """The files of pairs, which pairs are used, and what a token is.
+    """The files of pairs, the choice of pairs, and the units of tokens.
 
     Attributes:
-        path: a table of pairs, or the sources alone if there is a `target_path`; "-" is standard
-            input; None stands for the dates, which need no file.
+        path: a table of pairs, or the sources alone if there is a `target_path`. "-" is standard
+            input. None is the task of dates, which needs no file.
     """
 
     panel: ClassVar[str] = "What to learn from"
@@ -84,24 +84,24 @@ class DataOptions:
     unit: Annotated[
         Unit | Literal["auto"],
         Option(
-            "What a token is: character, word, token (ready, between spaces), bpe (trained on your "
-            "training pairs); auto looks at the texts."
+            "The unit of a token: character, word, token (ready, between spaces), bpe (trained on "
+            "your training pairs); auto goes by the texts."
         ),
     ] = "auto"
     source_unit: Annotated[
-        Unit | Literal["auto"] | None, Option("Of the sources, where it differs.")
+        Unit | Literal["auto"] | None, Option("The unit of the sources, if it differs.")
     ] = None
     target_unit: Annotated[
-        Unit | Literal["auto"] | None, Option("Of the targets, where it differs.")
+        Unit | Literal["auto"] | None, Option("The unit of the targets, if it differs.")
     ] = None
     subwords: Annotated[int, Option("Kinds of token that a bpe side may have.")] = 1000
     max_tokens: Annotated[int, Option("Pairs with a longer side are left out and counted.")] = (
         MAX_TOKENS
     )
     limit: Annotated[
-        int | None, Option("Use so many different sources, a fair sample.", shown="all of them")
+        int | None, Option("Use so many different sources, a random sample.", shown="all of them")
     ] = None
-    split_seed: Annotated[int, Option("Of the split and of what --limit keeps.")] = 0
+    split_seed: Annotated[int, Option("The seed of the split and of --limit's sample.")] = 0
     skip_empty: Annotated[
         bool, Option("Leave out rows with an empty side instead of refusing the file.")
     ] = False
@@ -117,7 +117,7 @@ class DataOptions:
         return {part: (path, other) for part, (path, other) in files.items() if path is not None}
 
     def check(self) -> None:
-        """Raise InputError where options do not go together. No file is looked at."""
+        """Raise InputError if options exclude each other. No file is opened."""
         if self.limit is not None:
             self._check_limit(self.limit)
         if self.split_seed < 0:
@@ -130,16 +130,12 @@ class DataOptions:
             raise InputError(
                 f"the most tokens of a side: expected 1 to {LONGEST:,}, got {self.max_tokens}"
             )
-        if self.format not in get_args(Format):
-            raise InputError(
-                f"the format: expected {', '.join(get_args(Format))}, got {self.format!r}"
-            )
+        check_name("the format", self.format, get_args(Format))
         units = ("auto", *get_args(Unit))
         for name in ("unit", "source_unit", "target_unit"):
             unit = getattr(self, name)
-            if unit not in units and not (unit is None and name != "unit"):
-                what = name.replace("_", " ")
-                raise InputError(f"the {what}: expected {', '.join(units)}, got {unit!r}")
+            if unit is not None or name == "unit":
+                check_name(f"the {name.replace('_', ' ')}", unit, units)
         if (self.source_unit or self.unit) == "label":
             raise InputError("a source cannot be one label; give the unit of the targets only")
         self._check_files()

@@ -54,15 +54,15 @@ class Reader:
             limited: whether `options.limit` bounds them.
         """
         table = self.inputs[0]
-        if limited and self.options.limit is not None:  # the share says nothing of the whole
+        if limited and self.options.limit is not None:  # the share tells nothing about the whole
             return Memory(table.name)
         return Memory(table.name, lambda: table.share, limited=limited)
 
     def __iter__(self) -> Iterator[tuple[str, str]]:
-        """Yield the pairs as they stand in the file.
+        """Yield the pairs in the order of the file.
 
         Raises:
-            InputError: a line cannot be read (the text names it), or there is no pair at all.
+            InputError: a line cannot be read (the message names it), or there is no pair at all.
         """
         for pair in self._lines() if len(self.inputs) == 2 else self._table():
             self.counts["rows"] += 1
@@ -114,15 +114,15 @@ def group(
 ) -> list[Example]:
     """Make one example per distinct source, with its distinct targets, in the order first seen.
 
-    `limit` keeps that many distinct sources, each as likely as any other, and no other in memory:
-    a source is kept if the checksum of `seed` and its text is among the `limit` least, so the same
-    sources are kept in whatever order they come.
+    `limit` keeps that many distinct sources, each with the same probability, and no others in
+    memory. A source is kept if the checksum of `seed` and its text is among the `limit` least: the
+    order of the pairs does not matter.
 
     Args:
         pairs: source and target.
         limit: the most sources; None keeps all.
         seed: of the choice.
-        counts: its "repeated" grows by the number of pairs that were repeated.
+        counts: its "repeated" grows by the number of repeated pairs.
         memory: counts the texts that are kept.
 
     Raises:

@@ -1,4 +1,4 @@
-"""The data before anything is trained: as plain numbers, and in a few lines."""
+"""The data are summarised before training: as plain numbers, and in a few lines."""
 
 from __future__ import annotations
 
@@ -27,14 +27,14 @@ def summarise(
 ) -> dict[str, Any]:
     """Describe a task in plain numbers and strings, for JSON.
 
-    - "files": of each file its name, size in bytes and SHA-256, with its part;
-    - "rows": how many pairs were read; "pairs", "sources", "targets": the distinct ones that were
-      kept; "parts": how many sources each part has; "cut": the parts cut from the training data;
-    - "commonest_target": the largest share of pairs that have one and the same target, which a
-      model reaches that looks at nothing;
+    - "files": name, size in bytes, SHA-256 and part of each file;
+    - "rows": how many pairs were read; "pairs", "sources", "targets": the distinct kept ones;
+      "parts": how many sources each part has; "cut": the parts cut from the training data;
+    - "commonest_target": the share of the most frequent target among all pairs, the accuracy of a
+      model that ignores the source;
     - "several_targets": how many sources have more than one;
     - "repeated", "empty", "over_limit": rows left out because they say nothing new, have an empty
-      side, or are beyond `limit`; "numbers", "lists": values that were made texts;
+      side, or are beyond `limit`; "numbers", "lists": values that were converted to texts;
     - "leaked": by part, how many of its items have a source that training has;
     - "lengths": by side, its unit and quantiles of the tokens (of 10,000 training examples);
     - "subwords_of": how many characters of a side its subwords were made of, if not of all;
@@ -109,7 +109,7 @@ def _lengths(texts: Iterable[str], tokeniser: Tokeniser) -> dict[str, Any]:
 
 
 def summary_lines(summary: dict[str, Any], too_long: Mapping[str, int] | None = None) -> list[str]:
-    """Say in three to seven plain lines what `summarise` found, for a terminal.
+    """Return the facts of `summarise` in three to seven plain lines, for a terminal.
 
     Args:
         too_long: by part, how many examples the encoded task left out for their length.
@@ -167,7 +167,7 @@ def summary_lines(summary: dict[str, Any], too_long: Mapping[str, int] | None = 
 
 
 def _lengths_line(side: str, lengths: Mapping[str, Any]) -> str:
-    """Say how long the texts of a side are."""
+    """Describe the lengths of a side's texts."""
     unit = lengths["unit"]
     if unit == "label":
         return f"{side}s are one label each"
@@ -178,7 +178,7 @@ def _lengths_line(side: str, lengths: Mapping[str, Any]) -> str:
 
 
 def _cut(summary: dict[str, Any]) -> str:
-    """Say how the parts came about."""
+    """Describe where the parts come from."""
     if not summary["cut"]:
         return ", as published"
     published = [name for part, name in _PARTS.items() if part not in summary["cut"]]

@@ -59,7 +59,7 @@ def read_rows(source: Input, stream: BinaryIO, format: Format) -> Rows:
     """Yield the rows of an open input.
 
     Raises:
-        InputError: a row cannot be read; the text names the line.
+        InputError: a row cannot be read; the message names the line.
     """
     if format == "parquet":
         from anyscore.lab.data.parquet import parquet_rows
@@ -164,11 +164,11 @@ def _json_rows(source: Input, stream: BinaryIO) -> Rows:
 
 
 class _Twice(Exception):
-    """A key of a JSON object comes again."""
+    """A JSON object repeats a key."""
 
 
 def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Make a dict of pairs; raise _Twice if a key comes again."""
+    """Make a dict of pairs; raise _Twice if a key is repeated."""
     record = dict(pairs)
     if len(record) < len(pairs):
         raise _Twice(repeated(key for key, _ in pairs)[0])
@@ -176,7 +176,7 @@ def _distinct(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def repeated(names: Iterable[str]) -> list[str]:
-    """Return the names that come more than once, in their order."""
+    """Return the repeated names, in their order."""
     return [name for name, count in Counter(names).items() if count > 1]
 
 

@@ -1,7 +1,7 @@
-"""Sequence pairs from files, split so that nothing leaks, as one task.
+"""A task is sequence pairs from files, split so that nothing leaks.
 
-All texts are kept in Unicode NFC with runs of whitespace as one space (`tokens.normalise`), so
-that two spellings of one source are one source.
+All texts are kept in Unicode NFC with runs of whitespace as one space (`tokens.normalise`). Two
+encodings of one source are then one source.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ MOST_HELD_OUT = 1000  # in validation and test each: more only makes a compariso
 
 @dataclass(frozen=True)
 class Task:
-    """Examples to train, validate and test on, and what tokens are made of.
+    """Examples to train, validate and test on, and the units of their tokens.
 
     Attributes:
         unit: of both sides, or of the targets where `source_unit` names another for the sources.
@@ -62,8 +62,8 @@ def load_task(options: DataOptions) -> Task:
     """Read the task of a file of pairs, or without a path make that of dates (see `dates`).
 
     The parts that have no file of their own are cut from the training data, by `split_seed`: no
-    source is then on two sides. Files of validation and test are used as published, a row an item;
-    those of their sources that training has too are counted in the summary and stay.
+    source is then on two sides. Files of validation and test are used as published, a row an item.
+    Sources that training has too stay, and the summary counts them.
 
     Raises:
         InputError: something is wrong with the options or with the content of the files.
@@ -175,7 +175,7 @@ def _name(options: DataOptions) -> str:
 
 
 def _description(options: DataOptions) -> str:
-    """Say where the pairs came from, in a few words."""
+    """Describe the origin of the pairs in a few words."""
     assert options.path is not None
     names = [Path(readable_name(p)).name for p in (options.path, options.target_path) if p]
     if len(names) == 2:

@@ -1,4 +1,4 @@
-"""Tokenisers: a side's texts to tokens and back; they survive JSON."""
+"""Tokenisers turn a side's texts into tokens and back, and survive JSON."""
 
 from __future__ import annotations
 
@@ -16,14 +16,14 @@ from anyscore.lab.extras import check_installed
 LEARNT_FROM = 10**7
 """Subwords are made of so many first characters of a side's texts."""
 
-_UNKNOWN = "\0"  # what no text holds
+_UNKNOWN = "\0"  # a character that no text holds
 
 
 class Tokeniser:
     """Text to tokens and back by a rule alone: characters, words, ready tokens, labels.
 
     Attributes:
-        unit: what a token is.
+        unit: the unit of a token.
     """
 
     def __init__(self, unit: Unit) -> None:

@@ -24,7 +24,7 @@ _MARKED = re.compile(f"{_ESCAPE}(.)|{SPACE}", re.DOTALL)
 
 
 def token_noun(unit: str) -> str:
-    """Return what a token of a unit is called."""
+    """Return the noun for a token of a unit."""
     return "piece" if unit == "bpe" else unit
 
 
@@ -36,12 +36,12 @@ def normalise(text: str) -> str:
 def tokenise(text: str, unit: str) -> list[str]:
     """Return the tokens of `normalise(text)`: its characters (code points), its words, ready ones.
 
-    Ready tokens ("token") are what spaces divide; a "label" is the whole text as one token.
+    Ready tokens ("token") are divided by spaces; a "label" is the whole text as one token.
 
-    As words, letters, digits and marks of any script hold together, every punctuation mark or
-    symbol is a token of its own (repeated ones, as in "...", are one), and an apostrophe inside a
-    word closes its left half: "J'ai" is "J'" and "ai". A token that no space divided from the one
-    before opens with `GLUE`, so that `detokenise` loses nothing.
+    A word is a run of letters, digits and marks of any script. Every punctuation mark or symbol is
+    a token; repeated ones, as in "...", are one. An apostrophe inside a word closes its left half:
+    "J'ai" is "J'" and "ai". A token without a space before it opens with `GLUE`, so that
+    `detokenise` loses nothing.
 
     Raises:
         ValueError: there is no such unit, or it is "bpe", which must be trained (see `tokenisers`).
@@ -70,7 +70,7 @@ def tokenise(text: str, unit: str) -> list[str]:
 def detokenise(tokens: Iterable[str], unit: str) -> str:
     """Return the text of tokens: `detokenise(tokenise(text, unit), unit) == normalise(text)`.
 
-    That holds for "bpe" as well.
+    The equation holds for "bpe" as well.
 
     Raises:
         ValueError: there is no such unit.

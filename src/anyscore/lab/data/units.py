@@ -13,7 +13,7 @@ _LOOKED_AT = 10_000  # examples
 
 
 def find_units(options: DataOptions, examples: Sequence[Example]) -> tuple[Unit, Unit]:
-    """Return the units of sources and targets: the chosen ones, or those the texts suggest."""
+    """Return the units of sources and targets: the chosen ones, or by the texts for "auto"."""
     chosen = (options.source_unit or options.unit, options.target_unit or options.unit)
     if chosen == ("auto", "auto"):
         # The dates are a few texts of digits and names: characters, however many there are.
@@ -28,12 +28,12 @@ def find_units(options: DataOptions, examples: Sequence[Example]) -> tuple[Unit,
 
 
 def choose_unit(examples: Sequence[Example]) -> Unit:
-    """Choose words where words are what recurs, else characters.
+    """Choose words if words recur, else characters.
 
-    Words, if on both sides the median text has two or more of them (divided by spaces), and three
-    quarters of all words stand there more than once. So sentences are read by words; single words,
-    numbers, dates and scripts without spaces by characters, and so are sentences too few for their
-    words to be learnt. Looks at the first 10,000 examples.
+    Words recur if, on both sides, the median text has two or more, and three quarters of all words
+    occur more than once. So sentences are read by words. Single words, numbers, dates and scripts
+    without spaces are read by characters, and so are sentences too few for their words to be
+    learnt. The first 10,000 examples decide.
     """
     return "word" if all(map(_words_recur, _sides(examples))) else "character"
 
@@ -45,7 +45,7 @@ def _sides(examples: Sequence[Example]) -> tuple[list[str], list[str]]:
 
 
 def _words_recur(texts: list[str]) -> bool:
-    """Tell whether texts have several words, most of which come more than once."""
+    """Return whether texts have several words, most of them repeated."""
     words = [text.split(" ") for text in texts]
     counts = Counter(word for text in words for word in text)
     recurring = sum(count for count in counts.values() if count > 1)

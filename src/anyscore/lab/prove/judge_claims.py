@@ -3,8 +3,9 @@
     low, high = mean ± t · error        (verdict/statistics.py), at a level of 1 − 0.05 / checks,
 
 so that all intervals of a proof hold their true means together with 95 % (Bonferroni). A check
-holds if its whole interval is on the claim's side of the bound, fails if the whole is on the other
-side, and is open otherwise. A claim stands as published if all its checks hold; not if one fails.
+holds if its whole interval is on the claim's side of the bound. The check fails if the whole
+interval is on the other side, and is open otherwise. A claim is confirmed if all its checks hold;
+not if one fails.
 """
 
 from __future__ import annotations
@@ -31,8 +32,8 @@ def judge_claims(proof: Proof, trials: Mapping[str, Sequence[Finished]]) -> dict
         trials: finished trials, by the part's name.
 
     Returns:
-        "state", "verdict", "level" and "checks": a record each, with "mean", "low", "high" (None if
-        there are fewer than two seeds) and "state", one of "holds", "fails" and "open".
+        "state", "verdict", "level" and "checks". Each check is a record with "mean", "low", "high"
+        (None with fewer than two seeds) and "state": "holds", "fails" or "open".
     """
     level = 1 - 0.05 / max(len(proof.checks), 1)
     measures = {
@@ -72,7 +73,7 @@ def _checked(
 
 
 def _state(low: float, high: float, at_least: float | None, at_most: float | None) -> str:
-    """Tell whether an interval is within bounds, beyond one, or neither."""
+    """Return whether an interval is within bounds, beyond one, or neither."""
     least = -np.inf if at_least is None else at_least
     most = np.inf if at_most is None else at_most
     if high < least or low > most:

@@ -1,4 +1,4 @@
-"""Small proofs train here: a loss falls step after step, on data made for each step."""
+"""Small proofs are trained on data made for each step."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def learn(
         model: is trained in place.
         loss: makes a batch and returns its loss.
         steps: the most steps.
-        rate: the learning rate; it falls to 0 in a straight line if `falling`.
+        rate: the learning rate; it falls linearly to 0 if `falling`.
         report: takes progress.
         enough: a loss below which training ends early.
 

@@ -64,7 +64,7 @@ class LookupTrain:
         model = Lookup(trial.score, self.words, self.width)
 
         def loss() -> Tensor:
-            # Few at a time: chance in a step frees words that look at wrong entries.
+            # Small batches: the noise of a step frees words that look at wrong entries.
             values = dictionaries(self.looked_up // self.words, self.words, random)
             return cross_entropy(model(values).flatten(0, 1), values.flatten())
 

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TYPE_CHECKING, cast
 
-from anyscore.lab.errors import InputError
+from anyscore.lab.errors import InputError, check_name
 from anyscore.lab.extras import check_installed
-from anyscore.ops.checks import shown, suggest
 
 if TYPE_CHECKING:
     from anyscore.lab.prove.proof import Proof
@@ -44,11 +43,7 @@ def check(names: Sequence[str]) -> None:
         InputError: there is no such proof, it is named twice, or its package is missing.
     """
     for name in names:
-        if name not in NAMES:
-            raise InputError(
-                f"there is no proof {shown(name)}; {suggest(name, NAMES)}there are "
-                f"{', '.join(NAMES)}"
-            )
+        check_name("the proof", name, NAMES)
     twice = sorted({name for name in names if list(names).count(name) > 1})
     if twice:
         raise InputError(f"{', '.join(twice)}: given twice; give each proof once")

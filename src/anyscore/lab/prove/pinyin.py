@@ -1,8 +1,7 @@
 """Chinese phrases and their reading, a syllable for each character; of the package pypinyin.
 
-Its dictionary has the reading of 47,111 phrases. Those that are taken consist of common
-characters alone, so that a test asks how a character is read in a phrase, hardly whether it was
-ever met.
+Its dictionary has the reading of 47,111 phrases. The chosen phrases consist of common characters
+alone. A test then asks how a character is read in a phrase, hardly whether training had it.
 """
 
 from __future__ import annotations

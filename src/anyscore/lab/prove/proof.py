@@ -33,7 +33,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Check:
-    """A bound that a claim puts on a number of ours.
+    """A bound that a claim implies for a measured number.
 
     The number is the mean of a measure over seeds and test items, of a score or, with `beside`, of
     a score minus another one, in points.
@@ -62,14 +62,14 @@ class Proof:
         name: as typed.
         title: a line.
         paper: in short.
-        source: the paper, and where in it.
-        words: the claim as it is printed there.
-        task: what is trained and tested here.
+        source: the paper and the place in it.
+        words: the claim as printed in the paper.
+        task: the trained models and their test.
         ours: differences from the paper.
         parts: the comparisons.
-        checks: all must hold for the claim to stand.
+        checks: all must hold to confirm the claim.
         published: numbers of the paper, by part and score.
-        picture: draws a picture, with a line on what is to be seen.
+        picture: a function that draws a picture, and the picture's caption.
     """
 
     name: str

@@ -8,7 +8,6 @@ OUT/report.html        the same as a page
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Sequence
@@ -24,7 +23,7 @@ from anyscore.lab.info import describe_machine
 from anyscore.lab.prove.judge_claims import judge_claims
 from anyscore.lab.prove.names import MODULES
 from anyscore.lab.prove.proof import Part, Proof
-from anyscore.lab.records import finite
+from anyscore.lab.records import finite, write_record
 from anyscore.lab.report.proofs import write_proofs
 from anyscore.lab.rounds import Plan
 from anyscore.lab.run_folder import part_of, write_whole
@@ -38,7 +37,7 @@ REPORT_FILE = "report.html"
 
 @dataclass(frozen=True)
 class _Timed:
-    """Trains, and adds to the facts how much time of a processor that took."""
+    """Trains, and adds the processor time to the facts."""
 
     train: Train
 
@@ -77,7 +76,7 @@ def run_proofs(
         out: a new folder, or one of proofs: finished trials are not trained again.
         jobs: trials side by side, in processes of their own.
         command: the command line as it was typed.
-        watcher: is told how the proofs go.
+        watcher: gets the events of the proofs.
         here: run trials in this process instead.
 
     Returns:
@@ -123,8 +122,7 @@ def run_proofs(
             "proofs": results,
         }
     )
-    text = json.dumps(record, ensure_ascii=False, indent=1, allow_nan=False)
-    write_whole(out / RECORD_FILE, text.encode())
+    write_record(out / RECORD_FILE, record, indent=1)
     write_proofs(record, out, out / REPORT_FILE)
     return record
 

@@ -28,7 +28,7 @@ from anyscore.score.scales import number, scaled
 from anyscore.torch import Attention
 
 WIDTHS = (128, 256, 512, 1024)
-"""The widths that queries and keys are projected to, those of the paper."""
+"""The paper's widths of projected queries and keys."""
 
 NONE = "no attention"
 """The variant that looks at every character alike."""

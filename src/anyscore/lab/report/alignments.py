@@ -23,14 +23,14 @@ _UNSEEN = {
     "\u2060": "WJ",
     "\ufeff": "BOM",
 }
-_SIDE = 64  # tokens; longer examples are told as lists, and the lists are cut at _LONGEST
+_SIDE = 64  # tokens; longer examples are shown as lists, cut at _LONGEST
 _LONGEST = 200
 _CELLS = 30_000  # of all heatmaps together, which keeps the page small
 
 
 @dataclass(frozen=True)
 class Label:
-    """A token: what is written for it, and how it is read aloud."""
+    """A token's printed text, and its name for screen readers."""
 
     text: str
     name: str

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 _INK, _SOFT, _FAINT, _LINE, _PAGE = "#1b1f24", "#5a626c", "#c6cbd1", "#e3e5e8", "#ffffff"
 _ACCENT = "#0b5cab"
-_DETAIL = "#0b5cac"  # the accent of what only the panel of a score shows: its dots and dashes
+_DETAIL = "#0b5cac"  # the accent of a panel's own layer: dots and dashes
 _THEME = {
     _INK: "var(--ink)",
     _SOFT: "var(--soft)",
@@ -156,7 +156,7 @@ def png(figure: Figure) -> bytes:
 
 
 def _over(estimates: Sequence[Estimate], room: float, zero: bool) -> Axis:
-    """Return an axis over all that is drawn of estimates; zero is on it if `zero`."""
+    """Return an axis over all drawn numbers of estimates, and over zero if `zero`."""
     values = [v for e in estimates for v in (e.low, e.high, e.value, *e.seeds)]
     return linear([*values, *[0.0] * zero], room=room)
 
@@ -235,7 +235,7 @@ def _axes(width: int, height: int, place: tuple[int, int, int, int]) -> tuple[Fi
 
 @contextmanager
 def _style() -> Iterator[None]:
-    """Draw in our style, whatever the user's settings of matplotlib are."""
+    """Draw in the report's style instead of the user's matplotlib settings."""
     from matplotlib import style
 
     ours = {
@@ -263,15 +263,15 @@ def _parts(figure: Figure, layers: int) -> tuple[Markup, Markup, list[Markup]]:
     marks = {f"#{x.get('id')}": x.get("d", "") for x in root.iter("path") if x.get("id")}
 
     def written(parents: Iterable[ElementTree.Element], *tags: str) -> Markup:
-        found = (x for y in parents for x in y.iter() if x.tag in tags and not x.get("id"))
-        return Markup("".join(_element(x, marks) for x in found))
+        shapes = (x for y in parents for x in y.iter() if x.tag in tags and not x.get("id"))
+        return Markup("".join(_element(x, marks) for x in shapes))
 
     groups: dict[str, list[ElementTree.Element]] = {}
     for group in root.iter("g"):
         groups.setdefault(group.get("id", ""), []).append(group)
     names = ("grid", *map(str, range(layers)))
-    grid, *own = (written(groups.get(name, ()), "path", "use") for name in names)
-    return grid, written([root], "text"), own
+    grid, *drawn_layers = (written(groups.get(name, ()), "path", "use") for name in names)
+    return grid, written([root], "text"), drawn_layers
 
 
 def _element(drawn: ElementTree.Element, marks: dict[str, str]) -> str:

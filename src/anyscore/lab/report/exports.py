@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import csv
 import io
-import json
 import unicodedata
 from collections.abc import Sequence
 from pathlib import Path
@@ -12,6 +11,7 @@ from typing import Any
 
 from anyscore.lab.errors import RunFailure
 from anyscore.lab.forms import numbers
+from anyscore.lab.records import as_json
 from anyscore.lab.report import scores
 from anyscore.lab.report.charts import curves_picture, forest_picture
 from anyscore.lab.report.curves import learning_curves
@@ -24,12 +24,11 @@ Table = tuple[list[str], list[list[Cell]]]
 
 
 def export(comparison: dict[str, Any], folder: Path) -> list[Path]:
-    """Write a comparison's tables and pictures into `folder`, made if it is not there.
+    """Write a comparison's tables and pictures into `folder`, which is made if missing.
 
-    The tables `scores`, `differences`, `trials`, `epochs` and, where there were any, `searches` are
-    written as CSV, the first two as LaTeX as well; `comparison.json` is the comparison as it is;
-    `forest.png` and `curves.png` are left out where there is nothing to draw. Each file is written
-    whole or not at all.
+    CSV: the tables `scores`, `differences`, `trials`, `epochs` and, after a search, `searches`.
+    LaTeX: the first two. PNG: `forest.png` and `curves.png`, if there is something to draw.
+    `comparison.json` is the record itself. Each file is written whole or not at all.
 
     Returns:
         The paths of the files.
@@ -47,8 +46,7 @@ def export(comparison: dict[str, Any], folder: Path) -> list[Path]:
         tables["searches"] = search_table(comparison)
     files = {f"{name}.csv": to_csv(table) for name, table in tables.items()}
     files |= {f"{name}.tex": to_latex(tables[name]) for name in ("scores", "differences")}
-    text = json.dumps(comparison, ensure_ascii=False, indent=1) + "\n"
-    files["comparison.json"] = text.encode("utf-8", errors="replace")
+    files["comparison.json"] = as_json(comparison, indent=1) + b"\n"
     verdict = comparison["verdict"]
     order = [line.name for line in scores.lines(comparison)]
     pictures = {
@@ -135,10 +133,10 @@ def search_table(comparison: dict[str, Any]) -> Table:
 
 
 def to_csv(table: Table) -> bytes:
-    """Write a table as CSV that spreadsheets read as it is meant.
+    """Write a table as CSV that spreadsheets read correctly.
 
-    It opens with UTF-8's byte order mark, without which Excel takes another encoding. A text that a
-    spreadsheet would compute, as it does what opens with "=", gets an apostrophe before it.
+    The file opens with UTF-8's byte order mark; Excel assumes another encoding without it. A text
+    that a spreadsheet would compute, such as one with "=" first, gets an apostrophe before it.
     """
     stream = io.StringIO()
     writer = csv.writer(stream)

@@ -78,7 +78,7 @@ def _number(record: dict[str, Any], name: str) -> float | None:
 
 
 def _note(record: dict[str, Any]) -> str:
-    """Say what an "equal" rules out, or what would settle an "undecided"."""
+    """Name the difference that "equal" rules out, or the seeds that would settle "undecided"."""
     if record.get("bound") is not None and record.get("verdict") == "equal":
         return f"larger than {record['bound']:.1f}"
     if record.get("verdict") != "undecided":

@@ -19,19 +19,8 @@ from anyscore.lab.report.rendering import render_page
 from anyscore.lab.run_folder import write_whole
 
 
-def write_report(comparison: dict[str, Any], path: Path) -> None:
-    """Write the report of ``comparison`` (the content of ``comparison.json``) to ``path``.
-
-    An existing file is replaced whole or, if anything goes wrong, left as it was.
-
-    Raises:
-        RunFailure: the file cannot be written.
-    """
-    write_whole(path, report_page(comparison))
-
-
 def report_page(comparison: dict[str, Any]) -> bytes:
-    """Return the file that `write_report` writes."""
+    """Return the report of a comparison, the content of `comparison.json`, as one HTML file."""
     comparison = _complete(comparison)
     task, verdict = comparison["task"], comparison["verdict"]
     lines, rows = scores.lines(comparison), forest(verdict)
@@ -105,7 +94,7 @@ def _complete(comparison: dict[str, Any]) -> dict[str, Any]:
 
 
 def _said(verdict: dict[str, Any]) -> dict[str, Any]:
-    """Return the verdict's sentences, its warnings and its recommendation, none of them twice."""
+    """Return the verdict's sentences, warnings and recommendation, without repetitions."""
     sentences = list(dict.fromkeys(verdict.get("sentences", [])))
     recommended = (verdict.get("recommendation") or {}).get("sentence")
     warnings = [w for w in dict.fromkeys(verdict.get("warnings", [])) if w not in sentences]

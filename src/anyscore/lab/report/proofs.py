@@ -1,4 +1,4 @@
-"""Proofs are shown as one HTML file and in Markdown: the paper's words beside our numbers."""
+"""Proofs are shown as one HTML file and in Markdown: the paper's words beside measured numbers."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def markdown(record: Mapping[str, Any], stem: str = "proof") -> bytes:
 
 
 def bound(check: Mapping[str, Any]) -> str:
-    """Say a bound, as in "at least 99" or "from −1 to 1"."""
+    """Return a bound in words, as in "at least 99" or "from −1 to 1"."""
     least, most = check["at_least"], check["at_most"]
     if least is not None and most is not None:
         return minus(f"from {least:g} to {most:g}")
@@ -73,14 +73,15 @@ def bound(check: Mapping[str, Any]) -> str:
 
 
 def interval(record: Mapping[str, Any]) -> str:
-    """Say an interval, as in "0.9 to 2.6"; a dash where there is none."""
+    """Return an interval, as in "0.9 to 2.6"; a dash for none."""
     if record["low"] is None:
         return "—"
     return f"{number(record['low'], 1)} to {number(record['high'], 1)}"
 
 
 def summary(result: Mapping[str, Any]) -> str:
-    """Say a result, as in "as published: 6 of 6 checks hold"; count failed and open checks."""
+    """Return a result in words, as in "as published: 6 of 6 checks hold"; count failed and open
+    checks."""
     states = [check["state"] for check in result["checks"]]
     sentence = f"{result['verdict']}: {states.count('holds')} of {len(states)} checks hold"
     if "fails" in states:
@@ -91,7 +92,7 @@ def summary(result: Mapping[str, Any]) -> str:
 
 
 def _content(record: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the record, the machine in a line, and functions for the words of the rest."""
+    """Return the template's variables: the record, the machine in a line, functions for words."""
     facts = record["machine"]
     machine = (
         f"{facts['processor']}, PyTorch {facts['torch']}, Python {facts['python']}, "

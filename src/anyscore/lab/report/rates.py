@@ -1,4 +1,4 @@
-"""Results of trials, and of the searches before them, are collected by learning rate."""
+"""Results of trials and of searches are collected by learning rate."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def learning_rate(trial: dict[str, Any], comparison: dict[str, Any]) -> float | 
 
 
 def _usual(comparison: dict[str, Any]) -> float | None:
-    """Return the learning rate of the settings; None if a user's own have no such number."""
+    """Return the learning rate of the settings; None if custom settings have no such number."""
     return next(iter(numbers([comparison["settings"].get("learning_rate")])), None)
 
 
@@ -106,5 +106,5 @@ def _label(score: str, points: list[tuple[str, Any, Any, bool]]) -> str:
 
 
 def _is_part(chosen: dict[str, Any], training: dict[str, Any]) -> bool:
-    """Tell whether a training had the chosen numbers."""
+    """Return whether a training had the chosen numbers."""
     return all(training.get(name) == value for name, value in chosen.items())

@@ -1,4 +1,4 @@
-"""Templates become pages; their filters write words and numbers, and keep names harmless."""
+"""Templates become pages; their filters format words and numbers, and escape names."""
 
 from __future__ import annotations
 
@@ -61,14 +61,14 @@ def _environment(*, autoescape: bool) -> Environment:
 
 
 def _seen(value: Any) -> Any:
-    """Take the characters that no page may hold out of a text."""
+    """Remove the characters that no page may hold."""
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return "\t".join(map(visible, value.split("\t")))
 
 
 def number(value: object, digits: int = 0) -> str:
-    """Return a number with thousands set off, zero without a sign; a dash for anything else."""
+    """Return a number with thousands separators, zero without a sign; a dash for anything else."""
     finite = numbers([value])
     return minus(f"{round(finite[0], digits) + 0.0:,.{digits}f}") if finite else "—"
 
@@ -108,7 +108,7 @@ def _named(sentence: str, names: list[str]) -> Markup:
     option, name = '<span class="option">{}</span>', "<b><bdi>{}</bdi></b>"
     for i, part in enumerate(parts):
         kind = (option if part.startswith("--") else name) if i % 2 else "{}"
-        parts[i] = Markup(kind).format(part)  # splitting leaves the matches at odd places
+        parts[i] = Markup(kind).format(part)  # after splitting, matches have odd indices
     return Markup("").join(parts)
 
 

@@ -1,4 +1,4 @@
-"""The table of scores says how good each is and what it costs, over the seeds of its trials."""
+"""The table of scores has each score's results and cost, over the seeds of its trials."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Line:
 
 
 def lines(comparison: dict[str, Any]) -> list[Line]:
-    """Return the scores of a comparison, best first; those without a finished trial last."""
+    """Return the scores of a comparison, best first; scores without a finished trial last."""
     standings = {s["score"]: s for s in comparison["verdict"].get("standings", [])}
     rest = [name for name in comparison["scores"] if name not in standings]
     return [_line(name, standings.get(name), comparison) for name in [*standings, *rest]]
@@ -45,8 +45,8 @@ def judged(verdict: dict[str, Any]) -> tuple[str, str]:
 def measures(lines: Sequence[Line], by: str) -> list[tuple[str, str, str]]:
     """Return the measures other than the one judged by, with title and unit.
 
-    A measure that is zero for every score says nothing and is left out, as BLEU of single words
-    read by characters is: it counts runs of four words.
+    A measure that is zero for every score is left out. BLEU counts runs of four words, so it is
+    zero for single words.
     """
     names = dict.fromkeys(name for line in lines for name in line.measures)
     return [

@@ -29,16 +29,15 @@ class Memory(NamedTuple):
 
 
 class Bahdanau(OneAttention):
-    """A recurrent encoder-decoder that looks first and moves then.
+    """A recurrent encoder-decoder that attends before each step of its GRU.
 
         keys    = W_e [forward GRU; backward GRU](source)        (B, T_k, hidden)
         context = Attention(state, keys)
         state   ← GRU([embedding of the token; context], state)
         logits  = W_o dropout(tanh(W_c [state; context; embedding]))
 
-    The first state is tanh(W_s of what the backward GRU has read at the source's first token), as
-    in the paper. Steps depend on each other through the attention, so they follow one another in
-    training too.
+    The first state is tanh(W_s s), s the backward GRU's state at the source's first token, as in
+    the paper. Steps depend on each other through the attention, so training is sequential too.
 
     Bahdanau et al., "Neural machine translation by jointly learning to align and translate", 2015.
     """

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 from anyscore.lab.data.numbers import NumberedPairs, Ragged
-from anyscore.lab.data.numbers import Pair as Pair
 from anyscore.lab.data.tokens import BOS, PAD
 
 _POOL = 16  # batches
@@ -61,9 +60,7 @@ class Sequences:
 class Pairs:
     """All pairs of a part of the data, on `device`, from which batches are taken."""
 
-    def __init__(self, pairs: Sequence[Pair], device: torch.device) -> None:
-        if not isinstance(pairs, NumberedPairs):
-            pairs = NumberedPairs([pair.source for pair in pairs], [pair.target for pair in pairs])
+    def __init__(self, pairs: NumberedPairs, device: torch.device) -> None:
         self.sources = Sequences(pairs.sources, device)
         self.targets = Sequences(pairs.targets, device)
 
@@ -82,8 +79,8 @@ class Pairs:
 def shuffled(lengths: Tensor, batch_size: int, seed: int) -> Iterator[Tensor]:
     """Yield batches, as numbers of pairs, in an order that depends on `seed` and lengths only.
 
-    Sequences of like length stand together, to pad little: the shuffled pairs are cut into pools
-    of sixteen batches, each pool is sorted by length, and the batches are shuffled again.
+    Sequences of similar length share a batch, for little padding. The shuffled pairs are cut into
+    pools of sixteen batches; each pool is sorted by length, and the batches are shuffled again.
     """
     generator = torch.Generator().manual_seed(seed)
     batches: list[Tensor] = []
@@ -95,5 +92,5 @@ def shuffled(lengths: Tensor, batch_size: int, seed: int) -> Iterator[Tensor]:
 
 
 def in_order(lengths: Tensor, batch_size: int) -> Iterator[Tensor]:
-    """Yield batches for measuring: sorted by length, so that little is padded."""
+    """Yield batches for measuring, sorted by length for little padding."""
     yield from lengths.argsort(stable=True).split(batch_size)  # type: ignore[no-untyped-call]

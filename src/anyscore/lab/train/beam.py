@@ -37,7 +37,7 @@ def beam_search(
     )  # (B · width, ...), the outputs of a source one after the other
     first_row = torch.arange(count, device=device)[:, None] * width
     token = torch.full((count * width, 1), BOS, device=device)
-    # All start alike: only one of them may be continued.
+    # All outputs are equal at the start: only one of them may be continued.
     total = torch.full((count, width), -torch.inf, device=device)
     total[:, 0] = 0.0
     output_lengths = torch.zeros(count, width, device=device)
@@ -51,7 +51,7 @@ def beam_search(
             weights_by_step.append(model.weights().cpu().view(count, width, -1))
         logp = logp.view(count, width, -1)
         logp[ended] = -torch.inf
-        logp[..., PAD].masked_fill_(ended, 0.0)  # what has ended stays as it is
+        logp[..., PAD].masked_fill_(ended, 0.0)  # ended outputs stay unchanged
         totals, longer = total[..., None] + logp, output_lengths + ~ended
         mean_logp = (totals / longer[..., None]).flatten(1)
         chosen = mean_logp.topk(width).indices

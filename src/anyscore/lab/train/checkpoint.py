@@ -40,7 +40,7 @@ _FORM = having(
 
 @dataclass(frozen=True)
 class Run:
-    """A trained model of a trial, and what is needed to use it.
+    """A trained model of a trial, with its vocabularies and tokenisers.
 
     Attributes:
         model: on the CPU, in evaluation mode.
@@ -123,7 +123,7 @@ def load_run(folder: str | Path) -> Run:
             longest_source=config.get("longest_source"),
             config=config,
         )
-    # Anything may stand in a damaged file, and what meets it first may raise anything.
+    # A damaged file may have any content, and any function above may raise any exception.
     except (Exception, safetensors.SafetensorError) as error:
         reason = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(
@@ -140,11 +140,11 @@ def _check_shapes(
     """
     with safetensors.safe_open(tensors, framework="pt") as file:
         names = file.keys()
-        found = {name: tuple(file.get_slice(name).get_shape()) for name in names}
-    if settings.layers > len(found):
-        raise ValueError(f"{len(found)} tensors are not those of {settings.layers} layers")
+        stored = {name: tuple(file.get_slice(name).get_shape()) for name in names}
+    if settings.layers > len(stored):
+        raise ValueError(f"{len(stored)} tensors are not those of {settings.layers} layers")
     expected = shapes(settings, score, *vocabularies)
-    for name in sorted(expected.keys() | found.keys()):
-        if expected.get(name) != found.get(name):
-            there, wanted = found.get(name, "nothing"), expected.get(name, "nothing")
+    for name in sorted(expected.keys() | stored.keys()):
+        if expected.get(name) != stored.get(name):
+            there, wanted = stored.get(name, "nothing"), expected.get(name, "nothing")
             raise ValueError(f"{shown(name)}: expected the shape {wanted}, found {there}")

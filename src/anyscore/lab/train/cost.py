@@ -24,9 +24,9 @@ from anyscore.lab.train.training import (
     training_step,
 )
 
-_WARM_UP = 2  # rounds that do not count
+_WARM_UP = 2  # warm-up rounds
 _ROUNDS = 25
-_SECONDS = 2.0  # per score; after that `_FEWEST` rounds will do
+_SECONDS = 2.0  # per score; beyond it `_FEWEST` rounds are enough
 _FEWEST = 3
 
 
@@ -35,9 +35,9 @@ def step_times(
 ) -> dict[str, list[float]]:
     """Measure training steps (forward, backward, update) of each model, round by round.
 
-    The models take turns, each on the same batch, so what else the machine is doing slows them
-    alike and a later one has no cooler or busier processor. The batches are the first of the first
-    epoch. The models are trained a little: they are of no use afterwards.
+    The models take turns, each on the same batch. Other load and the processor's temperature then
+    slow all models alike. The batches are the first of the first epoch. The models are trained a
+    little: they are of no use afterwards.
 
     Returns:
         Milliseconds of each step, by the model's name.
@@ -53,7 +53,7 @@ def step_times(
         times: dict[str, list[float]] = {name: [] for name in names}
         began = now(device)
         for number, batch in enumerate(islice(batches, _WARM_UP + _ROUNDS)):
-            shift = number % len(models)  # each is first as often as the others
+            shift = number % len(models)  # all are first equally often
             for name in [*names[shift:], *names[:shift]]:
                 start = now(device)
                 training_step(models[name], batch, optimisers[name])
@@ -104,9 +104,9 @@ def peak_memory_mib(step: Callable[[], object], device: torch.device) -> float |
     """Measure the most that `step` holds at once, beyond what was held before, in MiB.
 
     On a GPU this is what PyTorch's allocator says. On the CPU the growth of the process would be
-    mostly chance (pages once had are reused), so the tensors themselves are counted: every
-    operation's results, for as long as they live; buffers inside a single operation are not seen.
-    Returns None for other devices.
+    mostly chance, because freed pages are reused. So the tensors are counted: every operation's
+    results, for their lifetime. Buffers inside a single operation are not seen. Returns None for
+    other devices.
     """
     if device.type == "cuda":
         torch.cuda.synchronize(device)

@@ -5,9 +5,9 @@
     n = tanh(W_in x + b_in + r (W_hn h + b_hn))
     h ← (1 − z) n + z h
 
-There PyTorch's own spends most of its time on calling some twenty operations per step and
-direction, and as many again in the backward. Here both directions go side by side, six operations
-forward and three backward. GPUs have a kernel of PyTorch's for it, which is used there.
+PyTorch's own GRU spends most of its time there on some twenty small operations per step and
+direction, and as many in the backward. Here both directions run together, with six operations
+forward and three backward. On GPUs PyTorch's kernel is used.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def source_encoder(hidden: int) -> tuple[nn.GRU, nn.Linear]:
 
 
 def first_states(gru: nn.GRU, states: Tensor) -> Tensor:
-    """Return what the backward GRU has read at the first token, of the states of both ways."""
+    """Return the backward GRU's state at the first token, from the states of both directions."""
     return states[:, 0, gru.hidden_size :]
 
 
@@ -56,7 +56,7 @@ def read_both_ways(gru: nn.GRU, x: Tensor, lengths: Tensor) -> Tensor:
             own end and never sees padding.
 
     Returns:
-        The states (B, T, 2 · hidden); those at the padding mean nothing.
+        The states (B, T, 2 · hidden); states at the padding have no meaning.
     """
     if x.device.type != "cpu":
         packed = pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
@@ -87,8 +87,8 @@ class _Recurrence(torch.autograd.Function):
     """The recurrence of a GRU: inputs and a first state → states (D, T, B, H).
 
     Inputs are W_i x + b_i (D, T, B, 3H); state (D, B, H); w_h (D, 3H, H); b_h (D, 1, 3H). The
-    backward needs three operations per step: the derivative with respect to the gates is that with
-    respect to the new state times a factor that does not depend on it, made for all steps at once.
+    backward needs three operations per step. The gradient of the gates is the gradient of the new
+    state times a factor independent of it, computed for all steps at once.
     """
 
     @staticmethod

@@ -16,7 +16,8 @@ Sums = npt.NDArray[np.float64]
 def matches(
     outputs: Sequence[Sequence[str]], answers: Sequence[Sequence[Sequence[str]]]
 ) -> list[float]:
-    """Return 1.0 for each output that is, token for token, one of its right answers; else 0.0."""
+    """Return 1.0 for each output that equals one of its right answers, token for token; else
+    0.0."""
     return [
         float(any(list(output) == list(answer) for answer in accepted))
         for output, accepted in zip(outputs, answers, strict=True)
@@ -26,7 +27,7 @@ def matches(
 def exact_match(
     outputs: Sequence[Sequence[str]], answers: Sequence[Sequence[Sequence[str]]]
 ) -> float:
-    """Return the fraction of outputs that are, token for token, one of their right answers."""
+    """Return the fraction of outputs that equal one of their right answers, token for token."""
     right = matches(outputs, answers)
     return sum(right) / len(right)
 
@@ -34,7 +35,7 @@ def exact_match(
 def statistics(
     outputs: Sequence[str], references: Sequence[Sequence[str]], *, characters: bool
 ) -> dict[str, list[list[int]]]:
-    """Count in each output what chrF and BLEU need, against all its references.
+    """Count the n-grams of each output for chrF and BLEU, against all its references.
 
     Args:
         outputs, references: texts.
@@ -42,12 +43,12 @@ def statistics(
             n-grams of words.
 
     Returns:
-        A row per output. "chrf": (output, reference, both) of each order from 1 to 6. "bleu":
-        lengths of output and reference, the n-grams in both, those of the output, of each order
-        from 1 to 4.
+        A row per output. "chrf": n-grams of (output, reference, both), of each order from 1 to 6.
+        "bleu": lengths of output and reference; then n-grams in both, and n-grams of the output, of
+        each order from 1 to 4.
     """
     most = max(len(accepted) for accepted in references)
-    # sacrebleu wants one list per reference number; None stands for "this one has fewer".
+    # sacrebleu wants one list per reference number; None where an item has fewer references.
     streams: Any = [
         [accepted[i] if i < len(accepted) else None for accepted in references] for i in range(most)
     ]

@@ -89,7 +89,7 @@ class Model(nn.Module, ABC):
     def draw(self) -> None:
         """Draw all parameters anew; one seed gives the shared ones the same values for all scores.
 
-        The scores' parameters come last: what they draw must not move what all share.
+        The scores' parameters come last: their draws must not change the shared parameters.
         """
         for module in sorted(_drawn(self), key=lambda module: isinstance(module, Attention)):
             module.reset_parameters()

@@ -83,10 +83,10 @@ def build_model(score: str, data: Encoded, settings: Settings, seed: int) -> Mod
 
 
 def check_fits(model: str, data: Encoded) -> None:
-    """Check that a model can say the targets of the data.
+    """Check that a model can produce the targets of the data.
 
     Raises:
-        InputError: it cannot; the text says why, in one line.
+        InputError: it cannot; the message has the reason in one line.
     """
     if (model == "pointer") != data.places:
         raise InputError(

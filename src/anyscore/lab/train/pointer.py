@@ -18,7 +18,7 @@ from anyscore.layers.parameters import find_score, has_hidden
 from anyscore.torch import Attention
 
 PLACES = len(SPECIALS)
-"""The number that stands for a source's first token in a target; the others follow it."""
+"""The number of a source's first token in a target; the numbers of the others follow it."""
 
 
 class Memory(NamedTuple):
@@ -40,16 +40,16 @@ class Memory(NamedTuple):
 
 
 class Pointer(Stepwise):
-    """Says tokens of its source, by the attention to them alone.
+    """A model that outputs tokens of its source, by the attention weights alone.
 
         keys    = [the end; W_e [forward GRU; backward GRU](source)]    (B, 1 + T_k, hidden)
         queries = GRU(embeddings of the output so far), from tanh(W_s of the backward GRU's end)
         p(token | …) = Σ of Attention's weights over all places where the token stands
 
     The first key is learned: to look at it is to end. Targets are no numbers of a vocabulary but of
-    places (`PLACES`, the first of each token). A token that stands at several places is said by
-    looking at any of them. A token that the source vocabulary lacks can be said like others, except
-    that two equal ones are not known to be equal.
+    places (`PLACES`, the first of each token). Attention to any place of a repeated token predicts
+    the token. A token that the source vocabulary lacks is predicted like others, except that two
+    equal ones are not known to be equal.
 
     Vinyals et al., "Pointer networks", 2015; the sum is that of Kadlec et al., "Text understanding
     with the attention sum reader network", 2016.

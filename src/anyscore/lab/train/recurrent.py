@@ -35,10 +35,9 @@ class Recurrent(OneAttention):
         queries = GRU(target so far), from a state of zeros
         logits  = W_o dropout(tanh(W_c [Attention(queries, keys); queries]))
 
-    The decoder learns of the source through the attention alone, so that a comparison of scores
-    compares scores. The attention stands after the decoder's GRU, so in training all steps attend
-    at once, and in decoding one at a time. Queries and keys have one width, so that every score
-    fits.
+    The decoder sees the source through the attention alone, so that a comparison of scores compares
+    scores. The attention comes after the decoder's GRU: in training all steps attend at once, in
+    decoding one at a time. Queries and keys have one width, so that every score fits.
 
     Luong et al., "Effective approaches to attention-based neural machine translation", 2015.
     """

@@ -3,8 +3,8 @@
     chosen = argmin over the trainings of the lowest validation loss of any epoch
 
 Optuna proposes (tree-structured Parzen estimators: Bergstra et al. 2011) and ends a training whose
-loss is above the median of the same score's earlier ones. The first training is at the settings'
-own numbers, so that what is chosen is never worse than those.
+loss is above the median of the same score's earlier ones. The first training has the settings' own
+numbers, so that the choice is never worse than them.
 """
 
 from __future__ import annotations
@@ -31,8 +31,8 @@ _DRAWN = 4
 class Search:
     """Trains a trial's score `trainings` times; a `Train`, which can be pickled.
 
-    The outcome's facts are "chosen", numbers of `Settings` by name, and "tried", a record for each
-    training: those numbers, "valid_loss" (None if it failed) and "state".
+    The outcome's facts are "chosen", numbers of `Settings` by name, and "tried". A record of
+    "tried" has a training's numbers, "valid_loss" (None if it failed) and "state".
 
     Attributes:
         data: the task in numbers.
@@ -54,7 +54,7 @@ class Search:
     threads: int | None = None
 
     def __call__(self, trial: Trial, report: Report) -> Outcome:
-        """Carry out the trainings that the journal lacks; return what they chose."""
+        """Carry out the trainings that the journal lacks; return their choice."""
         with cpu_threads(self.threads):
             for number in range(len(self._tried(trial.score)), self.trainings):
                 self._train(trial, number, report)
@@ -101,7 +101,7 @@ class Search:
             study.tell(proposal, min(epoch["valid_loss"] for epoch in epochs))
 
     def _study(self, score: str, number: int) -> Any:
-        """Open the study, to propose training `number` from those before it and nothing else."""
+        """Open the study, to propose training `number` from the earlier ones and nothing else."""
         import optuna
         from optuna.samplers import TPESampler
         from optuna.storages.journal import JournalFileBackend

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 
-from anyscore.lab.errors import InputError
+from anyscore.lab.errors import InputError, check_name
+from anyscore.lab.forms import is_number
 
 MODELS = ("recurrent", "bahdanau", "transformer", "pointer", "tagger", "classifier")
 """The names of the models; see `train.models`."""
@@ -41,15 +41,16 @@ class Settings:
 
     def check(self) -> None:
         """Raise InputError, in one line, if a setting is out of range or does not fit another."""
-        if self.model not in MODELS:
-            raise InputError(f"--model: expected {', '.join(MODELS)}, got {self.model!r}")
+        check_name("--model", self.model, MODELS)
         for name in ("epochs", "batch_size", "hidden", "layers", "heads", "kv_heads"):
             number = getattr(self, name)
-            if not (number is None and name == "kv_heads") and not _is_count(number):
+            if number is None and name == "kv_heads":
+                continue
+            if not (is_number(number) and isinstance(number, int) and 1 <= number <= 65_536):
                 raise InputError(f"--{name.replace('_', '-')}: expected 1 to 65,536, got {number}")
-        if not (_is_number(self.learning_rate) and 0 < self.learning_rate < math.inf):
+        if not (is_number(self.learning_rate) and self.learning_rate > 0):
             raise InputError(f"--learning-rate: expected more than 0, got {self.learning_rate}")
-        if not (_is_number(self.dropout) and 0 <= self.dropout < 1):
+        if not (is_number(self.dropout) and 0 <= self.dropout < 1):
             raise InputError(f"--dropout: expected at least 0 and less than 1, got {self.dropout}")
         if self.model == "transformer":
             if self.hidden % self.heads:
@@ -60,11 +61,3 @@ class Settings:
                 raise InputError(
                     f"--kv-heads: expected a divisor of the {self.heads} heads, got {self.kv_heads}"
                 )
-
-
-def _is_count(x: object) -> bool:
-    return isinstance(x, int) and not isinstance(x, bool) and 1 <= x <= 65_536
-
-
-def _is_number(x: object) -> bool:
-    return isinstance(x, int | float) and not isinstance(x, bool)

@@ -1,4 +1,4 @@
-"""Models that say one token after the other: their interface, and greedy decoding."""
+"""Models that predict token after token share an interface, and greedy decoding."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anyscore.lab.train.model import Decoded, Model
 
 
 class Stepwise(Model):
-    """A model that reads the tokens so far, and its memory, to say the next one."""
+    """A model that predicts the next token from the tokens so far and its memory."""
 
     @abstractmethod
     def read_out(self, states: Tensor) -> Tensor:
@@ -35,7 +35,7 @@ class Stepwise(Model):
     def reorder(self, memory: Any, rows: Tensor) -> Any:
         """Return the memory in the order of `rows` (B,).
 
-        Each row's source is the same as that of the row it replaces.
+        A row's source equals the source of the replaced row.
         """
 
     def step(self, token: Tensor, memory: Any) -> tuple[Tensor, Any]:

@@ -1,4 +1,4 @@
-"""Models that label: every token of a sequence, or the sequence as a whole."""
+"""Models label every token of a sequence, or the sequence as a whole."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from anyscore.torch import Attention
 class _Labeller(Model):
     """One attention layer over a GRU each way, and labels read off its output.
 
-    The number of labels is known, so their end is not predicted, and costs nothing in the loss.
+    The number of labels is known, so no end is predicted, and the loss has no term for it.
     """
 
     attention: Attention
@@ -59,7 +59,7 @@ class _Labeller(Model):
     ) -> list[Decoded]:
         """Return the likeliest label of each token or sequence; `limit` does not matter."""
         logits = self(source, lengths)
-        logits[..., : UNK + 1] = -torch.inf  # what stands for something else is no label
+        logits[..., : UNK + 1] = -torch.inf  # special tokens are no labels
         logps, labels = logits.log_softmax(-1).max(-1)
         maps = self.attention.attention_weights if return_weights else None
         outputs = []
@@ -96,7 +96,7 @@ class Tagger(_Labeller):
 
 
 class Classifier(_Labeller):
-    """One label for a sequence: a learned query looks where the label can be told.
+    """One label for a sequence: a learned query attends to the important tokens.
 
         keys   = W_e [forward GRU; backward GRU](source)         (B, T_k, hidden)
         logits = W_o dropout(Attention(query, keys))

@@ -1,4 +1,4 @@
-"""One training in several processes of torchrun: each has a shard of every batch.
+"""Several processes of torchrun train one model: each has a shard of every batch.
 
 The first process leads: it alone has a comparison, and tells the others which trial is next. The
 others train along and keep nothing.
@@ -41,9 +41,9 @@ class Group:
     def shard(self, pairs: Pairs, rows: Tensor) -> tuple[Batch, float]:
         """Return this process's part of the batch `rows`, and the weight of its loss in the mean.
 
-        A loss is a mean over the target tokens of its part, and parts differ in their number: loss
-        of the batch = Σ over processes (weight · loss of the part), and its gradient likewise. A
-        process that is left without pairs takes one of weight 0.
+        A part's loss is a mean over its target tokens, and parts differ in their number of tokens.
+        So loss of the batch = Σ over processes (weight · loss of the part), and its gradient
+        likewise. A process without pairs takes one of weight 0.
         """
         if self.size == 1:
             return pairs.batch(rows), 1.0
@@ -59,7 +59,7 @@ class Group:
         from torch.nn.parallel import DistributedDataParallel
 
         together = DistributedDataParallel(_Loss(model))
-        # It takes the mean of the processes' gradients, where their sum is wanted.
+        # DistributedDataParallel takes the mean of the processes' gradients; the sum is wanted.
         return lambda batch, weight: together(batch) * (weight * self.size)
 
     def sum(self, x: Tensor) -> Tensor:
@@ -91,7 +91,7 @@ class _Loss(nn.Module):
 
 @contextmanager
 def joined(device: str) -> Iterator[Group]:
-    """Give the group that torchrun says this process belongs to; without torchrun, `ALONE`.
+    """Yield the group that this process has under torchrun; without torchrun, `ALONE`.
 
     On GPUs each process has one of its own.
 
@@ -113,7 +113,7 @@ def joined(device: str) -> Iterator[Group]:
         torch.cuda.set_device(local)
     torch.distributed.init_process_group(
         "cpu:gloo,cuda:nccl" if cuda else "gloo",
-        # A process that is lost ends all, by torchrun; who waits for one that tests need not ask.
+        # torchrun ends all processes when one is lost, so a wait for another's test needs no limit.
         timeout=timedelta(days=7),
     )
     try:
@@ -158,7 +158,7 @@ class _Leader:
         self._group.next_trial(trial)
         try:
             outcome = self._train(trial, report)
-        except TrialFailure:  # of all processes alike
+        except TrialFailure:  # of all processes together
             self._waited_for = False
             raise
         except Exception as error:
@@ -196,6 +196,6 @@ def follow(train: Train, group: Group) -> None:
 
 
 def _lost(group: Group, error: Exception) -> str:
-    """Say that a process cannot go on, and why."""
+    """Print that a process cannot go on, and the reason."""
     message = (" ".join(str(error).split()) or type(error).__name__)[:300]
     return f"process {group.rank + 1} of {group.size} cannot go on ({message}), so all of them end"

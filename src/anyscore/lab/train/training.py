@@ -39,11 +39,11 @@ def train(
     report: Report = lambda told: None,
     group: Group = ALONE,
 ) -> list[dict[str, Any]]:
-    """Train `model`; it ends as it was after its best epoch, that of the lowest validation loss.
+    """Train `model`; its final parameters come from the epoch with the lowest validation loss.
 
-    The loss and not the exact match: it is an average over every token of every validation pair,
-    while the exact match is that of a few hundred sources and often the same for several epochs.
-    The order of batches and the dropout masks depend on the seed alone, not on the score.
+    The loss decides because it averages every token of every validation pair. The exact match of a
+    few hundred sources is often the same for several epochs. The order of batches and the dropout
+    masks depend on the seed alone, not on the score.
 
     The processes of a `group` call this together; each has a shard of every batch, and dropout
     masks of its own. All end with the same parameters; the first alone computes exact match.
@@ -136,7 +136,7 @@ def _one_epoch(
     group: Group,
 ) -> float:
     """Train on every pair once; return the loss in nats per target token, on average."""
-    losses: list[Tensor] = []  # read seldom: a GPU would have to be waited for
+    losses: list[Tensor] = []  # read rarely: reading waits for the GPU
     tokens: list[int] = []
     for rows in batches:
         for parameters in optimiser.param_groups:
@@ -202,7 +202,7 @@ def mean_loss(model: Model, pairs: Pairs, group: Group = ALONE) -> float:
 
 @contextmanager
 def own_randomness(seed: int, device: torch.device) -> Iterator[None]:
-    """Seed PyTorch's generators inside; leave them outside as if nothing was drawn."""
+    """Seed PyTorch's generators inside, and restore them afterwards."""
     devices = [device] if device.type == "cuda" else []
     with torch.random.fork_rng(devices=devices):
         torch.manual_seed(seed)

@@ -23,7 +23,8 @@ class Memory(NamedTuple):
     Attributes:
         source: the encoder's output (B, T_k, hidden).
         lengths: of the sources (B,).
-        past: by layer of the decoder, what its attention to the target has read (B, t, hidden).
+        past: by layer of the decoder, the earlier inputs of its attention to the target (B, t,
+            hidden).
     """
 
     source: Tensor
@@ -124,7 +125,7 @@ class _Decoder(nn.Module):
         self.dropout = Dropout(settings.dropout)
 
     def forward(self, y: Tensor, memory: Memory, past: Tensor | None) -> tuple[Tensor, Tensor]:
-        """Return the new y, and what the attention to the target has read by then."""
+        """Return the new y, and all inputs of the attention to the target so far."""
         queries = self.norm(y)
         read = queries if past is None else torch.cat([past, queries], dim=1)
         # With a past there is one query, which may see all.

@@ -1,4 +1,4 @@
-"""The training of a trial by the laboratory itself: a small model on pairs of sequences."""
+"""The laboratory trains a small model on pairs of sequences as a trial."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class TranslationTrain:
     Attributes:
         threads: of PyTorch while it trains; None changes nothing.
         group: the processes that train together; only the first one's outcome has a meaning.
-        chosen: numbers of `Settings` by score, which a search chose; None where there was none.
+        chosen: numbers of `Settings` by score, from a search; None without a search.
 
     Raises:
         InputError: the settings do not fit together, or the model does not fit the data.
@@ -103,7 +103,7 @@ def _run(data: Encoded, settings: Settings, trial: Trial, report: Report, group:
     references = [item.references for item in data.test]
     rows = statistics(outputs, references, characters=data.unit in ("character", "label"))
     facts["related"] = _chrf(rows)
-    # What answers have in common with those to other sources has nothing to do with their own.
+    # The overlap with references of other sources is the chance level.
     unrelated = statistics(outputs, [*references[1:], references[0]], characters=False)
     facts["unrelated"] = _chrf(unrelated)
     return Outcome(
@@ -126,7 +126,7 @@ def _chrf(rows: dict[str, list[list[int]]]) -> float:
 
 
 def _examples(model: Model, data: Encoded, shown: Sequence[Item]) -> list[dict[str, Any]]:
-    """Collect what a heatmap needs of each item: a row of weights per output token."""
+    """Collect the data of each item's heatmap: a row of weights per output token."""
     examples = []
     shown_answers = answers(model, data, shown, return_weights=True)
     right = matches([answer.tokens for answer in shown_answers], [item.answers for item in shown])

@@ -1,6 +1,6 @@
 """Models that learn from whole targets and read each token off a state, from a vocabulary.
 
-They differ in how they make states of source and target.
+The models differ in how they make states of source and target.
 """
 
 from __future__ import annotations

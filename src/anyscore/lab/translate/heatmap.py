@@ -12,13 +12,14 @@ from anyscore.lab.translate.translations import Translation
 
 _SHADES = ((70, "██"), (40, "▓▓"), (20, "▒▒"), (5, "░░"), (0, "  "))
 """Shades, each from so many percent on."""
-_LONGEST = 24  # columns of a token's name
+_LONGEST = 24  # columns for a token's name
 
 
 def heatmap(translation: Translation, units: tuple[str, str], width: int) -> list[str]:
     """Draw the weights of a translation, a column for each token of the output or of the source.
 
-    Where neither fits, draw a line for each token of the output, with the tokens it looked at most.
+    If neither fits, draw a line for each token of the output, with the source tokens of largest
+    weight.
 
     Args:
         units: the units of tokens (source, output).

@@ -13,7 +13,7 @@ from anyscore.lab.errors import InputError
 
 
 def is_text(text: str | None) -> bool:
-    """Tell whether a source itself is given, rather than the name of a file, or nothing.
+    """Return whether the argument is a source itself, rather than a file's name or nothing.
 
     Raises:
         InputError: a directory is given.

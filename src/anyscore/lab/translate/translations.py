@@ -106,11 +106,6 @@ class Notes:
         return lines
 
 
-def notes_for(run: Run) -> Notes:
-    """Begin the notes of a run."""
-    return Notes(run.limit, run.longest_source)
-
-
 def translate(
     run: Run, lines: Iterable[str], notes: Notes, *, beam: int = 1, return_weights: bool = False
 ) -> Iterator[Translation]:
@@ -154,7 +149,7 @@ def _item(run: Run, number: int, line: str) -> Item:
 
 
 def _note(run: Run, notes: Notes, item: Item, answer: Answer | None) -> None:
-    """Count the remarkable: no text, unknown tokens, excessive length, a cut output."""
+    """Count sources without text, with unknown tokens or of excessive length, and cut outputs."""
     notes.empty += answer is None
     unknown = _unknown(run, item.source)
     notes.strange += bool(unknown)

@@ -1,4 +1,4 @@
-"""A trained model is found: which trial of a comparison it belongs to."""
+"""A trained model is chosen from the trials of a comparison."""
 
 from __future__ import annotations
 
@@ -19,13 +19,12 @@ from anyscore.lab.trials import Trial
 def find_trial(folder: Path, score: str | None = None, seed: int | None = None) -> Path:
     """Return the folder of a trial with a model in it.
 
-    Of a trial's folder, that folder. Of a comparison's: the trial with the score that the verdict
-    recommends (the highest mean where it recommends none), and of its seeds the one with the lowest
-    loss in validation.
+    A trial's folder is returned itself. In a comparison's folder the verdict's recommended score is
+    taken, or without one the highest mean; then the seed with the lowest validation loss.
 
     Args:
         folder: of a comparison, or of one of its trials.
-        score, seed: of a comparison's trials, where others are meant.
+        score, seed: of the trial, to choose another one of a comparison.
 
     Raises:
         InputError: no such folder, trial or model; no verdict yet; or something is damaged.
@@ -43,7 +42,7 @@ def find_trial(folder: Path, score: str | None = None, seed: int | None = None) 
     if (folder / "trial.json").is_file():
         raise _no_model(folder)
     comparison = Comparison(folder)
-    comparison.shared()  # or it is no comparison
+    comparison.shared()  # else the folder is no comparison
     seeds = _seeds(comparison)
     if not seeds:
         raise InputError(f"{folder}: no trial has finished here; continue the comparison first")

@@ -1,4 +1,4 @@
-"""Signs that training went wrong: nothing learnt, still learning, overfitting."""
+"""Signs of a failed training are looked for: nothing learnt, still learning, overfitting."""
 
 from __future__ import annotations
 

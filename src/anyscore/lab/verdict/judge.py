@@ -39,7 +39,7 @@ class Measure:
     Attributes:
         name: of the results of items in a trial, or of their statistics.
         title: for readers.
-        scale: points that a result of 1 stands for.
+        scale: points for a result of 1.
         span: points from the worst answer to the best.
         bounded: whether the measure lies between 0 and `span`.
     """
@@ -51,7 +51,7 @@ class Measure:
     bounded: bool = False
 
     def of_items(self, trial: Finished) -> Values:
-        """Return what each item adds (items,); the mean is the measure."""
+        """Return each item's contribution (items,); the mean is the measure."""
         if self.name in trial.measures:
             return self.scale * trial.measures[self.name]
         return self.scale * pseudo_values(trial.statistics[self.name], SCORE_OF_SUMS[self.name])
@@ -109,7 +109,7 @@ def judge(
         matters: points within which scores are called equal.
         costs: of a training step, by score: "median", "low", "high", in milliseconds.
         sizes: how many parameters the score itself has, by score.
-        warnings: sentences that stand against any recommendation.
+        warnings: sentences against any recommendation.
 
     Returns:
         "measure", "title", "unit", "items", "level", "standings" (best first), "differences" (of
@@ -145,7 +145,7 @@ def judge(
 
 
 def _tables(trials: Sequence[Finished], measure: Measure) -> dict[str, dict[int, Values]]:
-    """Collect by score and seed what each item adds; trials must be of the rounds."""
+    """Collect each item's contribution by score and seed; trials must be of the rounds."""
     tables: dict[str, dict[int, Values]] = {}
     for trial in trials:
         tables.setdefault(trial.trial.score, {})[trial.trial.seed] = measure.of_items(trial)

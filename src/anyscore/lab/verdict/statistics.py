@@ -1,9 +1,9 @@
 """Differences of two scores that were trained with the same seeds and tested on the same items.
 
 A difference varies for two reasons: the luck of training (other seeds) and the choice of test items
-(other items). Seeds and items are crossed, so an analysis of variance tells the two apart; a
-difference is real if it is large beside both together. docs/verdict.md derives it, and shows how
-often the bootstrap and tests of one cause alone are wrong.
+(other items). Seeds and items are crossed, so an analysis of variance separates the two. A
+difference is real if it is large beside both together. docs/verdict.md derives the test, and shows
+how often the bootstrap and tests of one cause alone are wrong.
 """
 
 from __future__ import annotations
@@ -47,7 +47,7 @@ class Spread:
         """Compute the spread of a table x (R, n)."""
         seeds, items = x.shape
         mean, by_seed, by_item = x.mean(), x.mean(1), x.mean(0)
-        noise = 1e-26 * float(np.square(x).max(initial=0.0)) * x.size  # of rounding
+        noise = 1e-26 * float(np.square(x).max(initial=0.0)) * x.size  # rounding errors
 
         def square(rest: Values, times: int, freedom: int) -> float:
             total = times * float(np.square(rest).sum())
@@ -69,8 +69,8 @@ class Spread:
     def error(self) -> float:
         """The standard error of the mean, over new seeds and new items.
 
-        Never less than one item right in one score alone and one in the other would give: that no
-        item tells two scores apart does not show that none does.
+        At least the error of two items, each right in one score alone. A test without any such item
+        does not show that none exist.
         """
         variance = (self.seed + max(self.item - self.residual, 0.0)) / (self.seeds * self.items)
         least = self.unit * math.sqrt(2) / (self.items + 2) if self.items > 1 else 0.0
@@ -112,7 +112,7 @@ def holm(ps: Sequence[float]) -> list[float]:
 
 
 def pseudo_values(rows: Values, measure: Callable[[Values], Values]) -> Values:
-    """Return what each item adds to a measure of the whole test set, such as chrF: (n,).
+    """Return each item's contribution (n,) to a measure of the whole test set, such as chrF.
 
         n · measure(Σ rows) − (n − 1) · measure(Σ rows but the item's)
 
@@ -153,5 +153,5 @@ def items_needed(spread: Spread, level: float, bound: float, most: int = 100) ->
 
 
 def _settles(spread: Spread, level: float, bound: float) -> bool:
-    """Tell whether a spread shows a difference, or equality within ±bound."""
+    """Return whether a spread shows a difference, or equality within ±bound."""
     return bool(spread.p < 1 - level or abs(spread.mean) + spread.margin(0.95) <= bound)

@@ -9,7 +9,7 @@ from anyscore.lab.phrases import counted, listed
 from anyscore.layers.parameters import has_hidden
 from anyscore.score import SCORES
 
-_MANY = 4  # differences told one by one
+_MANY = 4  # differences described one by one
 _ONE_SEED = "One seed cannot tell luck from merit: give --seeds 3, or more --minutes."
 
 
@@ -19,7 +19,7 @@ def conclude(
     """Return the recommendation and all sentences, the most important first.
 
     Args:
-        verdict: what `judge` found, without its sentences.
+        verdict: the result of `judge`, without its sentences.
         costs, sizes: see `judge`.
     """
     standings = verdict["standings"]
@@ -43,7 +43,7 @@ def conclude(
 
 
 def value(standing: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
-    """Say a score's mean with its interval."""
+    """Return a score's mean with its interval, in words."""
     mean = f"{standing['mean']:.1f} {verdict['unit']} of {verdict['title']}"
     if standing["low"] is None:
         return f"{mean} with one seed"
@@ -51,13 +51,13 @@ def value(standing: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
 
 
 def interval(record: Mapping[str, Any], level: float) -> str:
-    """Say an interval, as in "95 %: 0.9 to 2.6"."""
+    """Return an interval, as in "95 %: 0.9 to 2.6"."""
     low, high = (f"{record[end]:.1f}".replace("-", "−") for end in ("low", "high"))
     return f"{level * 100:.3g} %: {low} to {high}"
 
 
 def difference(record: Mapping[str, Any], title: str, level: float) -> str:
-    """Say what is known of two scores."""
+    """Describe the difference of two scores."""
     a, b = record["better"], record["worse"]
     if record["difference"] is None:
         return f"{a} against {b}: {_ONE_SEED}"
@@ -74,13 +74,13 @@ def difference(record: Mapping[str, Any], title: str, level: float) -> str:
 
 
 def _trials(record: Mapping[str, Any]) -> str:
-    """Say how many seeds and items a difference rests on."""
+    """Return the seeds and items of a difference, in words."""
     seeds = counted(record["seeds"], "seed")
     return seeds if record["items"] < 2 else f"{seeds} × {record['items']:,} items"
 
 
 def _more(record: Mapping[str, Any]) -> str:
-    """Say what would decide a difference."""
+    """Describe the seeds or items that would decide a difference."""
     if record["more_seeds"] is not None:
         return f"about {counted(record['more_seeds'], 'more seed')} would decide it"
     if record["more_items"] is not None:
@@ -89,7 +89,7 @@ def _more(record: Mapping[str, Any]) -> str:
 
 
 def unbeaten(verdict: Mapping[str, Any]) -> list[str]:
-    """Return the scores that none beats, best first."""
+    """Return the unbeaten scores, best first."""
     beaten = {d["worse"] for d in verdict["differences"] if d["verdict"] == "differs"}
     return [s["score"] for s in verdict["standings"] if s["score"] not in beaten]
 
@@ -100,7 +100,7 @@ def _between(verdict: Mapping[str, Any], names: Sequence[str]) -> list[Mapping[s
 
 
 def _first(verdict: Mapping[str, Any]) -> str:
-    """Say which scores are beaten and which are not."""
+    """Describe the beaten and the unbeaten scores."""
     names = [s["score"] for s in verdict["standings"]]
     top, best = unbeaten(verdict), verdict["standings"][0]
     beaten = [name for name in names if name not in top]
@@ -120,7 +120,7 @@ def _first(verdict: Mapping[str, Any]) -> str:
 
 
 def _settled(verdict: Mapping[str, Any]) -> list[str]:
-    """Say the largest differences that are settled, and what would settle the rest."""
+    """Describe the largest settled differences, and the trials that would settle the rest."""
     differences = verdict["differences"]
     settled = [d for d in differences if d["verdict"] == "differs"]
     settled.sort(key=lambda d: -d["difference"])
@@ -148,7 +148,7 @@ def _settled(verdict: Mapping[str, Any]) -> list[str]:
 
 
 def _cost(costs: Mapping[str, Mapping[str, float]]) -> list[str]:
-    """Say which scores are cheapest in time per step, where intervals part."""
+    """Describe the scores that are cheapest in time per step, if intervals are disjoint."""
     if len(costs) < 2:
         return []
     order = sorted(costs, key=lambda name: costs[name]["median"])
@@ -167,7 +167,7 @@ def _cost(costs: Mapping[str, Mapping[str, float]]) -> list[str]:
 def recommendation(
     verdict: Mapping[str, Any], costs: Mapping[str, Mapping[str, float]], sizes: Mapping[str, int]
 ) -> dict[str, Any]:
-    """Recommend a score: the cheapest of those that none beats, if they are known to be equal."""
+    """Recommend a score: the cheapest of the unbeaten ones, if they are known to be equal."""
     if verdict["warnings"]:
         return {"score": None, "sentence": "No recommendation before that is mended."}
     top = unbeaten(verdict)
@@ -196,7 +196,7 @@ def _cheapest(
     costs: Mapping[str, Mapping[str, float]],
     sizes: Mapping[str, int],
 ) -> tuple[str, str]:
-    """Return the score whose step is cheaper beyond doubt, else the smallest; and why."""
+    """Return the score with the significantly cheaper step, else the smallest; and the reason."""
     if all(name in costs for name in names):
         first = min(names, key=lambda name: costs[name]["median"])
         level = [name for name in names if costs[name]["low"] <= costs[first]["high"]]
@@ -210,7 +210,7 @@ def _cheapest(
 
 
 def example_code(score: str | None) -> str | None:
-    """Return lines that put a score into a reader's own model; None if it is none of ours."""
+    """Return example code for a model with the score; None if the score is not anyscore's."""
     if score not in SCORES:
         return None
     hidden = ", hidden=128" if has_hidden(SCORES[score]) else ""
