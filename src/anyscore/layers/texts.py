@@ -31,8 +31,8 @@ def with_texts(documented: Documented) -> Documented:
 
 
 _SIZES = """\
-hidden: width h of the hidden layer of "additive", "concat" and "gatv2"; with `projected` by
-    default the width of the queries.
+hidden: width h of the hidden layer of "additive", "concat" and "gatv2"; if `projected`, the
+    width of the queries.
 d_q, d_k: widths of queries and keys; inferred from the first inputs if left out.
 dropout: rate p in [0, 1) on the weights, in training only.
 bias: True adds a bias to the hidden layer of "additive" or "concat".
@@ -42,16 +42,21 @@ projected: True if queries and keys are already projected: the score has no W_q 
 
 _OPTIONS = """\
 impl: as for `anyscore.attention`.
-softcap: c > 0 caps the scores after scale and biases: s → c · tanh(s / c). 0: no cap. Source:
-    Gemma Team 2024, Gemma 2, section 2.
+softcap: c > 0 caps the scores after scale and biases: s → c · tanh(s / c). 0: no cap.
+    Source: Gemma Team 2024, Gemma 2, section 2.
 sink: one more logit without a value, so that weights sum to less than 1; see
-    `anyscore.modifiers.sinks`. True: learned, one for each head if the layer has `heads`. Its
-    initial value 0 is "softmax one" (Miller 2023). A number: fixed. None: no sink.
+    `anyscore.modifiers.sinks`. True: learned, one for each head if the layer has `heads`;
+    the initial value 0 is "softmax one" (Miller 2023). A number: fixed. None: no sink.
 normalizer: "softmax", "sigmoid", "sparsemax" or "entmax15", as for `anyscore.attention`."""
 
 _ERRORS = """\
 Raises:
     TypeError, ValueError: an unknown score or argument, or a missing size."""
+
+_MULTI_HEAD_ERRORS = """\
+Raises:
+    TypeError, ValueError: an unknown score or argument, a missing size, or numbers of heads
+        that do not divide."""
 
 TEXTS = {
     "sizes": _SIZES,
@@ -72,13 +77,14 @@ project_output: True adds a linear layer from d_v to d.""",
 embedding_size: width d of the output; the width of a head is d / n_heads.
 n_heads: number of query heads.
 kv_heads: number of key and value heads, a divisor of n_heads; n_heads if left out.
-score, dropout, options: as for `Attention`. The score takes projected queries and keys, and
-    has its own parameters in each head.
+score, dropout, options: as for `Attention`. The score takes projected queries and keys,
+    with its own parameters in each head.
 d_q, d_k, d_v: widths of queries, keys and values; d if left out.
 bias: True adds a bias to each projection.
-project_output: True adds a linear layer from d to d. Without both, and with
-    kv_heads = n_heads, the projections have d · (d_q + d_k + d_v) parameters.""",
-    "multi_head_errors": f"{_ERRORS[:-1]}, or heads that do not\n        divide.",
+project_output: True adds a linear layer over the merged heads. Without bias and
+    project_output, and with kv_heads = n_heads, the projections have d · (d_q + d_k + d_v)
+    parameters.""",
+    "multi_head_errors": _MULTI_HEAD_ERRORS,
     "masked_softmax": """\
 Return the softmax over the last axis of X (..., queries, keys), over attended keys alone.
 
