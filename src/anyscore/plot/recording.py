@@ -211,7 +211,7 @@ def _after_calls(layer: Any, noted: Callable[[], None]) -> Callable[[], None]:
 
 
 def _after(layer: Any, method: str, noted: Callable[..., None]) -> Callable[[], None]:
-    """Call `noted` with the arguments of each call of a method. Return a function that ends this."""
+    """Call `noted` with the arguments of each call of a method. Return a function that ends it."""
     before, own = getattr(layer, method), vars(layer).get(method)
 
     def call(*args: Any, **named: Any) -> Any:
