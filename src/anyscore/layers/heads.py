@@ -18,7 +18,7 @@ from anyscore.ops.checks import check_size, check_tensors
 from anyscore.score.base import Init
 
 Project: TypeAlias = Callable[[Array, str], Array]
-"""(x, name) → x Wᵀ + bias, with W and bias of the linear layer of that name."""
+"""(x, name) → x Wᵀ + bias, with W and bias of the linear layer `name`."""
 
 
 class HeadSizes:
@@ -141,7 +141,7 @@ def initializers(linears: Mapping[str, tuple[int, int]], bias: bool) -> dict[str
 
 
 def linear(xp: Ops, values: Mapping[str, Array], x: Array, name: str) -> Array:
-    """Return x Wᵀ + bias (..., outputs) for x (..., inputs) and the linear layer of that name."""
+    """Return x Wᵀ + bias (..., outputs) for x (..., inputs) and the linear layer `name`."""
     y = xp.matmul(x, xp.transpose(values[f"{name}.weight"]))
     bias = values.get(f"{name}.bias")
     return y if bias is None else y + bias
@@ -217,7 +217,7 @@ def mask_inputs(
         if not isinstance(keys, PreparedKeys):
             k, of_keys = zero_unread(xp, k, attended)
             keys, shared = k[..., 0, :, :], shared or of_keys
-        # Where heads have masks of their own, one head may attend a row that another does not.
+        # If masks differ between heads, one head may attend a row that another head masks.
         lowered.unread_is_finite = not shared
     return queries, keys, values, Lowered(lowered)
 

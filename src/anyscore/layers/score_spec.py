@@ -54,13 +54,15 @@ class BoundScore:
 class ScoreSpec:
     """The score of a layer, checked.
 
-    score: a name of `SCORES` or a class, with hidden, d_q, … as `parameter_specs` takes them; or a
-    score object or a callable, which take none of these. sink: True, a number or None; it becomes
-    the parameter that is learned, with `heads` if there are any, or stays. names: of all parameters
-    that the layer holds. score_parameters: the names of those of the score. linears: the names of
-    those that are matrices of linear layers.
+    score: a name of `SCORES` or a class, with hidden, d_q, … as for `parameter_specs`; or a score
+        object or a callable, without these arguments.
+    sink: a `Parameter` if learned, one for each head if there are heads; a number if fixed; None.
+    names: the names of all parameters of the layer.
+    score_parameters: the names of the score's parameters.
+    linears: the names of the parameters that are matrices of linear layers.
 
-    Raises TypeError, ValueError: an unknown score, or sizes and scales that it lacks or has not.
+    Raises TypeError, ValueError: an unknown score; a missing size; a size or scale that the score
+        does not take.
     """
 
     def __init__(

@@ -24,9 +24,9 @@ MOST = 50_000_000
 """The most weights on a page."""
 
 UNSEEN = "Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"
-"""Categories of characters without a picture of their own."""
+"""Unicode categories of invisible characters."""
 JOINERS = "\u200c\u200d"
-"""Characters of these categories that change the shapes of their neighbours."""
+"""Characters of these categories that change the shapes of neighbouring characters."""
 
 Weights = NDArray[np.float32]
 Labels = list[list[str]] | None

@@ -40,7 +40,7 @@ def explore(
     byte, with an error of w of at most 0.004. An existing file is replaced whole.
 
     Args:
-        recording: a `Recording` of `anyscore.record`. Or a mapping from names of layers to weights
+        recording: a `Recording` of `anyscore.record`; or a mapping from names of layers to weights
             (examples, heads, T_q, T_k), (heads, T_q, T_k) or (T_q, T_k) of any framework.
         queries, keys: labels of the tokens: a list of texts, or one such list for each example; or
             a mapping from names of layers to either. By default keys have the labels of the

@@ -170,7 +170,7 @@ class Attention(AttentionLayer[Tensor], Layer):
                 self._bind(queries.shape[-1], keys.shape[-1])
 
     def _bind(self, d_q: int | None = None, d_k: int | None = None) -> None:
-        """Give the parameters of a named score their shapes and initial values."""
+        """Set the shapes and initial values of the parameters of a named score."""
         bound = self._spec.bind(d_q, d_k)
         for parameter in bound.parameters:
             cast(Weight, self.get_submodule(parameter.name)).bind(parameter)

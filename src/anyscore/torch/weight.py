@@ -1,4 +1,4 @@
-"""One parameter of a layer, whose shape may be known only at the first call."""
+"""One parameter of a layer; its shape may be unknown until the first call."""
 
 from __future__ import annotations
 

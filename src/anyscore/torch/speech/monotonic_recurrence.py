@@ -87,7 +87,7 @@ def check_shape(shape: tuple[int, ...], **tensors: Any) -> None:
 
 
 def first_key(of: Tensor) -> Tensor:
-    """Return the alignment (..., T_k) before the first query of `of` (..., T_q, T_k): 1 at key 0."""
+    """Return the alignment (..., T_k) before the first query of (..., T_q, T_k): 1 at key 0."""
     alignment = of.new_zeros(*of.shape[:-2], of.shape[-1])
     alignment[..., :1] = 1
     return alignment
