@@ -91,7 +91,7 @@ def attention(
         return_weights: also return the weights (..., T_q, T_k), before dropout.
         return_lse: also return the log-sum-exp of the scores (..., T_q), sink included, in
             float32 or float64.
-        impl: "auto" chooses the fastest implementation. "reference" is the definition in plain
+        impl: "auto" chooses an implementation, see `plan`. "reference" is the definition in plain
             operations. "fused" raises, with the reason, if no fused implementation keeps the
             contract. "separable" computes additive scores to three digits as a product, or
             raises; see docs/separable.md.

@@ -71,7 +71,7 @@ class Exchanged(Attention):
             Call(query, key, value, **arguments, **options),
             Options(dropout, return_scores=weights, impl=self.impl),
         )
-        if not is_transformed(result.output):  # what is hooked, as by `record`, has `last_weights`
+        if not is_transformed(result.output):  # hooks of `record` read `last_weights`
             self._last = snapshot(_xp, task)
         return (result.output, result.weights) if weights else result.output
 
