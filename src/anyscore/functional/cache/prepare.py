@@ -39,8 +39,8 @@ def prepare_keys(
         key: (..., T_k, d_k).
         score: a score object. A callable is refused: it has nothing to prepare.
         mask, valid_lens: keys that no query of any call may attend, so that their rows are not
-            read here either. Needed only if padding is not finite. `Lengths`, `Interval` or
-            `Keys`.
+            read here either. Needed only if padding is not finite. Accepted masks are `Lengths`,
+            `Interval` and `Keys`.
 
     Raises:
         TypeError, ValueError: on wrong input, before any work.
