@@ -2,9 +2,9 @@
 
     attention       `attention` and `plan`
     scores          `scores`, `log_weights`, `log_sum_exp`
-    from_scores     normalizers that no kernel has, of scores that a kernel makes
+    from_scores     normalizers without a kernel, over scores from a kernel
     separable       additive scores as one product of longer rows
     cache/          `prepare_keys`, `make_cache` and `Cache`
 
-Imports all below: `backends`, `kernels`, `call` and what these import. Start with `attention`.
+Imports `backends` and the layers below. Start with `attention`.
 """

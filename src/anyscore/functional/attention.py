@@ -36,7 +36,7 @@ from anyscore.score.factors import Factors
 
 @named_tuple
 class AttentionOutput(NamedTuple):
-    """The result of `attention` if a `return_*` flag is set; None stands for what was not asked."""
+    """The result of `attention` if a `return_*` flag is set; fields without a flag are None."""
 
     output: Array
     weights: Array | None = None
@@ -68,40 +68,42 @@ def attention(
 
     Args:
         query: (..., T_q, d_q), of any supported framework.
-        key: (..., T_k, d_k), or what `prepare_keys` made of it. Leading dimensions broadcast; axis
-            −3 (rank ≥ 4) is heads, and there key and value may have fewer: query head h uses head
+        key: (..., T_k, d_k), or `PreparedKeys`. Leading dimensions broadcast. Axis −3 (rank ≥ 4)
+            is heads. Key and value may have fewer heads: query head h uses key head
             h // (H_q / H_kv).
         value: (..., T_k, d_v).
         score: a score object, or a callable (query, key) → (..., T_q, T_k).
         mask: mask objects or a boolean array, True = may attend; see `anyscore.masks.objects`.
         valid_lens: as `Lengths`; intersected with `mask`.
-        dropout: rate p in [0, 1) on the weights, which are scaled by 1/(1−p); always applied.
+        dropout: rate p in [0, 1). Weights are dropped with probability p; the others are scaled
+            by 1/(1−p). Always applied.
         dropout_seed: an integer; drawn from the framework's generator if None.
-        softcap: c from 1e-30 to 1e30 caps the scores: s becomes c · tanh(s / c), after scale and
-            biases and before the softmax; 0 does not.
-        sink: a number, or a tensor that broadcasts to the leading dimensions (..., heads) of the
-            output: one more logit, which takes weight and gives no value, so that weights sum to
-            less than 1; see `anyscore.modifiers.sinks`.
-        bias: added to scores, before a cap or another outer function: a tensor that broadcasts to
-            (..., T_q, T_k), or `Relative` or `ALiBi`, which say it of positions.
-        bias_after: the same, after that function.
-        normalizer: what makes weights of the scores: "softmax", "sigmoid" (or `Sigmoid(bias)`),
+        softcap: c from 1e-30 to 1e30 caps the scores after scale and biases:
+            s → c · tanh(s / c). 0: no cap.
+        sink: one more logit without a value, so that weights sum to less than 1. A number, or a
+            tensor that broadcasts to the leading dimensions (..., heads) of the output; see
+            `anyscore.modifiers.sinks`.
+        bias: added to the scores before the softcap or another outer function. A tensor that
+            broadcasts to (..., T_q, T_k), or a bias of positions: `Relative` or `ALiBi`.
+        bias_after: the same, added after the outer function.
+        normalizer: turns scores into weights: "softmax", "sigmoid" (or `Sigmoid(bias)`),
             "sparsemax" or "entmax15"; see `anyscore.modifiers.normalizers`.
-        return_weights: also give the weights (..., T_q, T_k), before dropout.
-        return_lse: also give the log-sum-exp of the scores (..., T_q), float32 or better; with the
-            sink, if there is one.
-        impl: "auto" chooses; "reference" is the definition in plain operations; "fused" raises,
-            with the reason, where no fused implementation keeps the contract; "separable" computes
-            additive scores to three digits as a product, see docs/separable.md, or raises too.
+        return_weights: also return the weights (..., T_q, T_k), before dropout.
+        return_lse: also return the log-sum-exp of the scores (..., T_q), sink included, in
+            float32 or float64.
+        impl: "auto" chooses an implementation, see `plan`. "reference" is the definition in plain
+            operations. "fused" raises, with the reason, if no fused implementation keeps the
+            contract. "separable" computes additive scores to three digits as a product, or
+            raises; see docs/separable.md.
 
     Returns:
-        The output (..., T_q, d_v), in the dtype of the query; `AttentionOutput` if a `return_*`
-        flag is set. A query that may attend to nothing gives output 0, weights 0, log-sum-exp −∞,
-        or the sink.
+        The output (..., T_q, d_v) in the dtype of the query; `AttentionOutput` if a `return_*`
+        flag is set. A query without attended keys has output 0, weights 0, and log-sum-exp −∞ or
+        the sink.
 
     Raises:
         TypeError, ValueError: on wrong input, before any work.
-        NotImplementedError: if impl="fused" or impl="separable" cannot run.
+        NotImplementedError: impl="fused" or impl="separable" cannot run the call.
 
     >>> import numpy as np
     >>> keys = np.ones((2, 10, 2)); values = np.arange(40.0).reshape(1, 10, 4).repeat(2, axis=0)
@@ -153,11 +155,10 @@ def plan(
     return_lse: bool = False,
     impl: str = "auto",
 ) -> Plan:
-    """Return what `attention` would choose for the same arguments, and why.
+    """Return the implementation that `attention` would choose for the arguments, and the reason.
 
-    Without a value it is what `scores` and `log_sum_exp` would choose.
-
-    The call is checked and lowered for that, projections included, but not run.
+    Without a value: the choice of `scores` and `log_sum_exp`. The call is checked and lowered,
+    projections included, but not run.
 
     >>> import numpy as np
     >>> x = np.ones((1, 2, 3))
@@ -173,12 +174,12 @@ def plan(
         return _choose(backend, task, options)[0]
 
 
-for _function in (attention, plan):  # AutoGraph of TensorFlow leaves alone what is marked so
+for _function in (attention, plan):  # TensorFlow's AutoGraph skips functions with this attribute
     vars(_function)["autograph_info__"] = None
 
 
 def attend(call: Call, options: Options) -> tuple[AttentionOutput, Task]:
-    """`attention` for layers: the result, and the task, of which `weights` makes weights later."""
+    """Attend for a layer. Return (result, task); `weights(task)` computes the weights later."""
     backend, context, task, adapter = lower(call, options)
     lse = None
     with context():
@@ -206,7 +207,7 @@ def weights(task: Task) -> Array:
 def lower(
     call: Call, options: Options
 ) -> tuple[Backend, Callable[[], AbstractContextManager[Any]], Task, Adapter]:
-    """Check and lower a call. Returns (backend, context to compute in, task, adapter)."""
+    """Check and lower a call. Return (backend, context to compute in, task, adapter)."""
     check_options(options.dropout, options.dropout_seed, options.impl, call.softcap)
     if type(call.normalizer) is not str or call.normalizer != "softmax":
         check_normalizer(call.normalizer, sink=call.sink, return_lse=options.return_lse)
@@ -241,17 +242,17 @@ def lower(
 
 
 def run(backend: Backend, task: Task, options: Options) -> tuple[Task, Result]:
-    """Choose and run an implementation. Returns (the task as it was run, its result)."""
+    """Choose and run an implementation. Return (the task as it was run, its result)."""
     _, implementation, task = _choose(backend, task, options)
     return task, implementation.run(task, options, _seed(backend, task, options))
 
 
 def _choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implementation, Task]:
-    """Choose an implementation. Returns (plan, implementation, task).
+    """Choose an implementation. Return (plan, implementation, task).
 
-    The task is another one only if "separable" rewrites an additive score as a product.
+    The task changes only if "separable" rewrites an additive score as a product.
     """
-    if task.sink is not None:  # a sink is weighed against the log-sum-exp
+    if task.sink is not None:  # its weight depends on the log-sum-exp
         options = options._replace(return_lse=True)
     if task.normalizer != "softmax":
         return from_scores.choose_scores(backend, task, options)
@@ -261,7 +262,7 @@ def _choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Imple
 
 
 def _seed(backend: Backend, task: Task, options: Options) -> Any:
-    """Return the dropout seed that was asked for, or draw one from the framework's generator."""
+    """Return the dropout seed of the options, or draw one from the framework's generator."""
     seed = options.dropout_seed
     if seed is None:
         return backend.draw_seed(task.value) if options.dropout else None
@@ -271,7 +272,7 @@ def _seed(backend: Backend, task: Task, options: Options) -> Any:
 def complete(xp: Ops, task: Task, result: Result) -> tuple[Result, Array | None]:
     """Add the query bias, apply the sink, turn scores into weights.
 
-    Returns (result, weights in the dtype of the task and the order of the caller, or None).
+    Return (result, weights in the dtype of the task and the order of the caller, or None).
     """
     weights = result.weights
     if result.scores is not None:
@@ -290,7 +291,7 @@ def complete(xp: Ops, task: Task, result: Result) -> tuple[Result, Array | None]
 
 
 def _inputs(query: Array, key: Array, value: Array | None, score: Any) -> Iterator[Array]:
-    """Yield query, key, value and the tensors of the score, which cost more to find."""
+    """Yield query, key, value; last the tensors of the score, the slowest to find."""
     yield query
     yield key
     if value is not None:

@@ -1,7 +1,8 @@
-"""Attention whose weights are made from the whole matrix of scores.
+"""Attention whose weights are computed from the whole matrix of scores.
 
-The scores are fused where they can be, with their derivatives; sparse weights are made of them by
-what makes them quickest, others by the definition, as is their product with the values.
+A fused implementation computes the scores and their derivatives, if one can. The backend's fastest
+operation turns scores into sparse weights. The definition computes other weights, and the product
+of weights and values.
 """
 
 from __future__ import annotations
@@ -27,9 +28,10 @@ def choose_scores(
 ) -> tuple[Plan, Implementation, Task]:
     """Choose the implementation of a task whose normalizer is not the softmax, or of its scores.
 
-    Returns the plan, what runs the task by it, and the task.
+    Return (plan, implementation, task).
 
-    Raises NotImplementedError: it cannot, and `impl` is neither "auto" nor "reference".
+    Raises NotImplementedError: `impl` is neither "auto" nor "reference", and cannot run the task;
+        or the task has edges, and the normalizer is sparse.
     """
     if options.impl == "separable":
         refuse("separable", "it is for normalizer='softmax'")
@@ -58,7 +60,7 @@ def choose_scores(
 
 
 def _of_scores(task: Task, options: Options) -> tuple[Task, Options]:
-    """Return the task and the options that ask for the scores alone."""
+    """Return the task and the options for the scores alone."""
     options = options._replace(dropout=0.0, dropout_seed=None, return_scores=True)
     return task._replace(value=None, normalizer="softmax"), options
 

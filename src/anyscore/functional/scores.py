@@ -29,25 +29,23 @@ def scores(
     bias_after: Any = None,
     impl: str = "auto",
 ) -> Array:
-    """The matrix of scores s(query_i, key_j), which is what `attention` takes the softmax of.
+    """The matrix of scores s(query_i, key_j): the logits of the softmax of `attention`.
 
-    Where it is fused, forward and backward take memory for queries × keys, never times the width
-    of the score.
+    A fused implementation needs memory for queries × keys, forward and backward, never times the
+    width of the score.
 
     Args:
         query: (..., T_q, d_q), of any supported framework.
-        key: (..., T_k, d_k), or what `prepare_keys` made of it; leading dimensions and heads as of
-            `attention`.
+        key: (..., T_k, d_k), or `PreparedKeys`. Leading dimensions and heads as for `attention`.
         score: a score object, or a callable (query, key) → (..., T_q, T_k).
-        mask, valid_lens, softcap, bias, bias_after: as of `attention`.
-        impl: as of `attention`.
+        mask, valid_lens, softcap, bias, bias_after, impl: as for `attention`.
 
     Returns:
-        (..., T_q, T_k), float32 or better; −∞ where a query may not attend a key.
+        Scores (..., T_q, T_k), float32 or float64; −∞ where the mask forbids a key.
 
     Raises:
         TypeError, ValueError: on wrong input, before any work.
-        NotImplementedError: if impl="fused" or impl="separable" cannot run.
+        NotImplementedError: impl="fused" or impl="separable" cannot run the call.
 
     >>> import numpy as np
     >>> from anyscore import Gaussian, scores
@@ -78,10 +76,10 @@ def log_weights(
 
         log_weights_ij = s(query_i, key_j) − log Σ_l e^s(query_i, key_l)    over the attended keys l
 
-    Args: as of `scores`; sink as of `attention`: e^sink is one more term of the sum.
+    Args: as for `scores`. sink: as for `attention`; e^sink is one more term of the sum.
 
     Returns:
-        (..., T_q, T_k), float32 or better; −∞ where a query may not attend a key.
+        Logarithms (..., T_q, T_k), float32 or float64; −∞ where the mask forbids a key.
 
     Raises: as `scores`.
 
@@ -112,13 +110,14 @@ def log_sum_exp(
 
         log_sum_exp_i = log Σ_j e^s(query_i, key_j)        over the attended keys j
 
-    Contrastive losses, kernel density estimates and optimal transport ask for nothing else; see
-    docs/score_matrix.md.
+    Contrastive losses, kernel density estimates and optimal transport need the log-sum-exp alone;
+    see docs/score_matrix.md.
 
-    Args: as of `scores`; sink as of `attention`: e^sink is one more term of the sum.
+    Args: as for `scores`. sink: as for `attention`; e^sink is one more term of the sum.
 
     Returns:
-        (..., T_q), float32 or better; −∞, or the sink, for a query that may attend to nothing.
+        Log-sum-exp (..., T_q), float32 or float64; −∞ or the sink for a query without attended
+        keys.
 
     Raises: as `scores`.
 
@@ -131,18 +130,18 @@ def log_sum_exp(
     return _compute(call, Options(return_lse=True, impl=impl))[1]
 
 
-for _function in (scores, log_weights, log_sum_exp):  # as of `attention`
+for _function in (scores, log_weights, log_sum_exp):  # as for `attention`
     vars(_function)["autograph_info__"] = None
 
 
 def _compute(call: Call, options: Options, logarithms: bool = False) -> tuple[Array, Array]:
-    """Compute scores, or the logarithms of weights, and their log-sum-exp."""
+    """Compute scores, or the logarithms of weights, and the log-sum-exp."""
     backend, context, task, adapter = lower(call, options)
     xp = backend.xp
     with context():
         task, result = run(backend, task, options)
         logs = None
-        if logarithms:  # in which the query bias cancels
+        if logarithms:  # the query bias cancels in logarithms of weights
             logs = _log_softmax(xp, task, result.scores, result.stats)
             result = result._replace(scores=None)
         result = with_query_bias(xp, task, result)
@@ -160,7 +159,7 @@ def _compute(call: Call, options: Options, logarithms: bool = False) -> tuple[Ar
 
 
 def _log_softmax(xp: Ops, task: Task, scores: Array, stats: Array) -> Array:
-    """The logarithms of the weights of scores, from their statistics."""
+    """Return the logarithms of the weights, from the scores and their row statistics."""
     most, log_sum = stats[..., 0, :], stats[..., 1, :]
     most = xp.where(most == -math.inf, 0.0, most)
     return scores - task.align_with_scores(most) - task.align_with_scores(log_sum)

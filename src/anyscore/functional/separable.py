@@ -2,9 +2,10 @@
 
     tanh(a + b) = M(a, b) + M(b, a)        M(a, b) = ½ (tanh(a + b) − tanh(a − b)) ≈ Σ e(a) · o(b)
 
-M is even in a and odd in b, and so are its singular functions e and o, half as many as the rank.
-With f = (e, o) and g = (o, e) Σ_d w_d tanh(a_d + b_d) is a product of rows of h · rank features,
-made once per token: matrix units compute the scores. docs/separable.md states the errors.
+M is even in a and odd in b. Its singular functions e are even, its singular functions o odd; there
+are rank / 2 of each. With f = (e, o) and g = (o, e), Σ_d w_d tanh(a_d + b_d) is a product of two
+rows. A row has h · rank features, computed once for each token, so that matrix units compute the
+scores. docs/separable.md states the errors.
 """
 
 from __future__ import annotations
@@ -23,9 +24,9 @@ from anyscore.score.factors import Factors
 from anyscore.score.pairs import PRODUCT, TANH
 
 LIMIT = 4.0
-"""Up to which |a| and |b| this is worth it: the rank grows with them."""
+"""The largest |a| and |b| that are accepted: the rank grows with the range."""
 SLOPES = 4
-"""How much the rank grows where derivatives are wanted: they lose a factor of 5 to 10."""
+"""Additional rank for derivatives: their error is 5 to 10 times that of the scores."""
 _NODES = 64
 _CPU = 1  # of DLPack
 _UNKNOWN = (
@@ -38,8 +39,8 @@ _UNKNOWN = (
 class Table:
     """The singular functions for |a|, |b| ≤ limit.
 
-    coefficients (terms, rank): of the even functions, then of the odd ones divided by x, in the
-    Chebyshev polynomials T_0, T_1, … of 2 (x / limit)² − 1. error: the largest of tanh.
+    coefficients (terms, rank): of the even functions, then of the odd functions divided by x, in
+    Chebyshev polynomials T_0, T_1, … of 2 (x / limit)² − 1. error: the largest error of tanh.
     """
 
     rank: int
@@ -50,7 +51,7 @@ class Table:
 
 @lru_cache(maxsize=32)
 def table(rank: int, limit: float) -> Table:
-    """The best functions of an even rank, from singular vectors on a Chebyshev grid."""
+    """Return the best functions of an even rank, from singular vectors on a Chebyshev grid."""
     angles = (np.arange(_NODES) + 0.5) * (np.pi / _NODES)
     x = limit * np.cos(angles / 2)
     even_odd = (np.tanh(x[:, None] + x) - np.tanh(x[:, None] - x)) / 2
@@ -70,13 +71,13 @@ def table(rank: int, limit: float) -> Table:
 
 
 def table_for(reach: float, differentiable: bool = False) -> Table:
-    """The table of the smallest limit that reaches so far, in steps of ½: its rank is 4 limits."""
+    """Return the table of the smallest limit ≥ reach, in steps of ½. Its rank is 4 · limit."""
     rank = max(6, 2 * math.ceil(2 * reach))
     return table(rank + SLOPES if differentiable else rank, rank / 4)
 
 
 def features(xp: Ops, x: Array, of: Table) -> tuple[Array, Array]:
-    """x (..., h) → its even and its odd functions, each (..., h, rank / 2)."""
+    """Return the even and the odd functions of x (..., h), each (..., h, rank / 2)."""
     x = x / of.limit
     y = 2 * x * x - 1
     terms = [0 * y + 1, y]
@@ -89,16 +90,16 @@ def features(xp: Ops, x: Array, of: Table) -> tuple[Array, Array]:
 
 
 def as_product(xp: Ops, task: Task, differentiable: bool) -> tuple[Task, str]:
-    """Rewrite an additive task as one whose score is a product. Returns it, and its rank in words.
+    """Rewrite an additive task with a product as its score. Return (task, its rank in words).
 
-    Raises NotImplementedError: the score is not additive, its range is unknown or too large.
+    Raises NotImplementedError: the score is not additive, or its range is unknown or too large.
     """
     f = task.score
     if not isinstance(f, Factors) or f.pair != TANH:
         got = f"the pair {f.pair.name!r}" if isinstance(f, Factors) else "a callable"
         refuse("separable", f"it is for the scores Additive and Concat, the score is {got}")
     a, b = f.a, f.b
-    if task.mask is not None:  # what nobody reads has no say in the range
+    if task.mask is not None:  # masked rows do not count for the range
         queries, keys = task.mask.attending_attended
         a, _ = zero_unread(xp, a, queries)
         b, _ = zero_unread(xp, b, keys, task.sizes.groups)
@@ -133,7 +134,7 @@ def choose_product(
 ) -> tuple[Plan, Implementation, Task]:
     """Choose the fused implementation that runs an additive task as a product.
 
-    Returns the plan, the implementation, and that product.
+    Return (plan, implementation, the task of the product).
     """
     f = task.score
     own = (f.a, f.b, f.weight) if isinstance(f, Factors) else ()
@@ -144,7 +145,7 @@ def choose_product(
 
 
 def _reach(xp: Ops, x: Array) -> float:
-    """The largest |x|, NaN left out: that reaches the scores whatever the range is."""
+    """Return the largest |x|. NaN is left out: NaN reaches the scores whatever the range is."""
     if xp.is_tracing():
         refuse("separable", _UNKNOWN)
     if 0 in xp.shape(x):
@@ -157,9 +158,9 @@ def _reach(xp: Ops, x: Array) -> float:
 
 
 def _dtype(xp: Ops, x: Array, differentiable: bool) -> str:
-    """Return the dtype for features of x: on accelerators float16, which holds them to 3 digits.
+    """Return the dtype for features of x: float16 on accelerators, which holds three digits.
 
-    Not where derivatives are wanted, that it may be too narrow for.
+    With derivatives the dtype of x: the range of float16 may be too narrow for gradients.
     """
     dtype = xp.dtype(x)
     if dtype == "float64" or not _accelerated(x):

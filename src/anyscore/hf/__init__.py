@@ -1,4 +1,4 @@
-"""Models of the Hugging Face library transformers: their attention, and any score in its place.
+"""Attention with any score in models of the Hugging Face library transformers.
 
 import anyscore.hf
 
@@ -8,9 +8,13 @@ anyscore.hf.use(model, score="additive", layers=[0, 1])    # w·tanh(q + k) in t
 model.save_pretrained(folder)
 model = anyscore.hf.load(AutoModelForCausalLM, folder)
 
-The files: `attention` and `masks` (`interval_mask`: a mask whose numbers are made when they are
-read); `layers` finds a model's layers, `exchange` puts another score into them, `record` keeps
-that in the config, and `loading` reads it.
+    attention            `register`: the attention function of transformers
+    masks                the mask function of transformers
+    interval_mask        a mask stored as intervals; its numbers are computed when read
+    layers               the attention layers of a model, and their sizes
+    exchange             `use`: another score in attention layers
+    record               exchanged scores in the config of a model
+    loading              `load`: a model with the scores of its config
 """
 
 from anyscore.hf.attention import register

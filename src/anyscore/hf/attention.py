@@ -1,4 +1,4 @@
-"""The attention of models of transformers."""
+"""The attention function for models of transformers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from anyscore.score import ScaledDot
 from anyscore.torch.torch_mha import allowed
 
 NAME = "anyscore"
-"""What `attn_implementation` is called, and the attribute of a module whose score is exchanged."""
+"""The name of the attention function, and of the attribute that holds an exchanged score."""
 
 _REFUSED = {
     "cache": "continuous batching",
@@ -27,17 +27,17 @@ _REFUSED = {
     "block_indices": "attention to blocks of chosen indices",
     "sinks": "sinks that are no logits of heads",
 }
-"""Arguments of some models that change what is computed, and what they ask for."""
+"""Refused arguments of some models → the computation that they request."""
 
 
 def register() -> None:
     """Register `attn_implementation="anyscore"` with transformers: attention and its masks.
 
-    A model attends by it if it is made or loaded so, or after
-    `model.set_attn_implementation("anyscore")`. It computes what `eager` does, for grouped heads,
-    windows, caps, sinks (`s_aux`), a position bias and dropout, without a matrix of weights; the
-    weights are made if a call says `output_attentions=True`. Rows that may attend to nothing, as
-    those of padding, give 0, where `eager` gives a mean of all values.
+    Pass `attn_implementation="anyscore"` when you create or load a model, or call
+    `model.set_attn_implementation("anyscore")`. The results are those of "eager", with grouped
+    heads, windows, softcaps, sinks (`s_aux`), a position bias and dropout, but without a matrix of
+    weights. Calls with `output_attentions=True` compute the weights too. The output of a query
+    without attended keys, such as padding, is 0; "eager" returns the mean of all values there.
 
     Registering again changes nothing.
     """
@@ -58,28 +58,29 @@ def attend(
     position_bias: Tensor | None = None,
     **kwargs: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Attend as a module of transformers asks for it.
+    """Compute the attention of a module of transformers.
 
     Args:
-        module: the attention module; its score if that was exchanged, see `anyscore.hf.use`.
-        query: (batch, heads, T_q, d), positions and all applied.
+        module: the attention module, with its score if exchanged; see `anyscore.hf.use`.
+        query: (batch, heads, T_q, d), after position encoding.
         key, value: (batch, kv_heads, T_k, d), where kv_heads divides heads.
-        attention_mask: what the mask function gave; or booleans, True = may attend, or floats that
-            are added to the scores, of which those at the least of their dtype are masked.
-        scaling: of the dot products, by default 1/√d; another score has its own.
-        dropout: rate on the weights, while the module is in training.
-        softcap: c caps the scores, s → c · tanh(s / c).
-        s_aux: (heads,) logits, one more for each head, which takes weight and gives no value.
-        position_bias: added to the scores, after the cap; broadcasts to (batch, heads, T_q, T_k).
-        kwargs: is_causal=True masks later keys where there is no mask; output_attentions=True asks
-            for weights; others do not change what is computed, or are refused.
+        attention_mask: an `IntervalMask`; or booleans, True = may attend; or floats to add to the
+            scores, where the lowest number of their dtype is masked.
+        scaling: the scale of dot products, by default 1/√d. An exchanged score ignores it.
+        dropout: rate p on the weights, if the module is in training.
+        softcap: c caps the scores: s → c · tanh(s / c).
+        s_aux: (heads,), sinks: one more logit for each head, without a value.
+        position_bias: added to the scores after the softcap; broadcasts to
+            (batch, heads, T_q, T_k).
+        kwargs: is_causal=True masks later keys if there is no mask. output_attentions=True returns
+            weights. Others are refused if they change the results, else ignored.
 
     Returns:
-        The output (batch, T_q, heads, d), and the weights (batch, heads, T_q, T_k) before dropout,
-        or None if they were not asked for.
+        (output (batch, T_q, heads, d), weights (batch, heads, T_q, T_k) before dropout). Weights
+        are None unless requested.
 
     Raises:
-        NotImplementedError: arguments that ask for what this attention has not.
+        NotImplementedError: arguments for a computation that anyscore lacks.
         TypeError, ValueError: a mask of integers, or of another shape.
     """
     for name, what in _REFUSED.items():
@@ -116,7 +117,7 @@ def attend(
 
 
 def _are_collected() -> bool:
-    """Check if a model that runs collects weights, by hooks that do not tell its layers."""
+    """Check if the running model collects weights with hooks, without output_attentions=True."""
     if is_compiling() and not _active_collector.compiling:  # no compiler looks into a `ContextVar`
         return False
     collected = _active_collector.get()  # type: ignore[no-untyped-call]
@@ -124,7 +125,7 @@ def _are_collected() -> bool:
 
 
 def _mask(mask: Tensor | None, query: Tensor, key: Tensor) -> tuple[Any, Tensor | None]:
-    """Make a mask of ours of that of a model, and what its floats add to the scores."""
+    """Convert the mask of a model. Return (mask, floats to add to the scores); None without one."""
     if isinstance(mask, IntervalMask):
         fits = mask.shape[-2:] == (query.shape[-2], key.shape[-2])
         mask = mask.mask if fits else mask.numbers()

@@ -1,4 +1,4 @@
-"""Another score in attention layers of a model of transformers."""
+"""Exchange the scores of attention layers in models of transformers."""
 
 from __future__ import annotations
 
@@ -35,9 +35,9 @@ _xp = load("torch")
 
 
 class Exchanged(Attention):
-    """The score of an attention layer of transformers, in the place of its scaled dot product.
+    """The score of an attention layer of transformers, which replaces the scaled dot product.
 
-    said: the exchange as a config says it.
+    said: the description of the exchange in the config.
     """
 
     said: Mapping[str, Any]
@@ -52,7 +52,7 @@ class Exchanged(Attention):
         sink: Tensor | None,
         **options: Any,
     ) -> Any:
-        """Attend by the score, and by the cap and the sink of the layer if the score has none."""
+        """Attend with the score; softcap and sink are by default those of the layer."""
         if self._bound is None:  # of a score without parameters, which asks for no sizes before
             self._bind(query.shape[-1], key.shape[-1])
         own = self._sink(query)
@@ -71,7 +71,7 @@ class Exchanged(Attention):
             Call(query, key, value, **arguments, **options),
             Options(dropout, return_scores=weights, impl=self.impl),
         )
-        if not is_transformed(result.output):  # what is hooked, as by `record`, has `last_weights`
+        if not is_transformed(result.output):  # hooks of `record` read `last_weights`
             self._last = snapshot(_xp, task)
         return (result.output, result.weights) if weights else result.output
 
@@ -86,35 +86,34 @@ def use(
     head_dim: int | None = None,
     **options: Any,
 ) -> M:
-    """Exchange the score of attention layers of a model of transformers, in place.
+    """Exchange the score of attention layers in a model of transformers, in place.
 
-    The score meets what the dot product met: queries and keys of heads, projected, normalised and
-    rotated as the model does. So "additive" is w·tanh(q + k), with w for each head; the matrices
-    before it are those of the model. Its parameters are on the attention modules, under
-    `anyscore`: in `model.parameters()`, state dicts and saved files. What was exchanged is said in
-    `model.config.anyscore`, or in the config of the part that has the layer, as `text_config`, by
-    which `load` makes it again. The model gets a config of its own.
+    The score takes the queries and keys of the dot product: by head, after the model's
+    projections, normalisation and rotation. So "additive" is w·tanh(q + k), with one w for each
+    head. The parameters are on the attention modules, under `anyscore`: in `model.parameters()`,
+    state dicts and saved files. The exchange is recorded in `model.config.anyscore`, or in the
+    config of the layer's part, such as `text_config`; `load` reads the record. The model gets its
+    own copy of the config.
 
     Args:
-        model: any model whose layers attend by `attn_implementation`, which becomes "anyscore";
-            another one, set later, computes dot products. Give the whole that will be saved, and
-            its part as `layers`.
-        score: a name of `anyscore.score.SCORES`, or what else `anyscore.torch.Attention` takes,
-            copied for each layer; None for the model's own.
-        layers: numbers or names among `attention_layers(model)`, or of a part of the model that
-            has them inside, as "encoder"; all if None.
-        heads, kv_heads, head_dim: sizes of layers that do not say them.
-        options: of `anyscore.torch.Attention`: bias, softcap, sink, normalizer, impl, and the
-            scales of the score. A cap and a sink are by default those of the model, its dropout
+        model: any model whose layers use `attn_implementation`, which becomes "anyscore". Another
+            implementation, set later, computes dot products. Pass the whole model that will be
+            saved, and choose a part by `layers`.
+        score: a name of `anyscore.score.SCORES`, or another score of `anyscore.torch.Attention`,
+            copied for each layer. None: the model's own score.
+        layers: numbers or names of `attention_layers(model)`, or names of parts of the model with
+            such layers, such as "encoder"; None: all.
+        heads, kv_heads, head_dim: sizes, for layers without such attributes.
+        options: options of `anyscore.torch.Attention`: bias, softcap, sink, normalizer, impl, and
+            the scales of the score. softcap and sink are by default those of the model; dropout
             always is.
 
     Returns:
         The model.
 
     Raises:
-        TypeError, ValueError, IndexError: it is no model of transformers or has no such layers; an
-            unknown score or option; a score with parameters for sizes that a layer does not say,
-            or says otherwise. The model is then as it was.
+        TypeError, ValueError, IndexError: no model of transformers; no such layers; an unknown
+            score or option; sizes that a layer lacks or contradicts. The model is then unchanged.
 
     >>> from transformers import LlamaConfig, LlamaModel
     >>> config = LlamaConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2)
@@ -135,14 +134,14 @@ def use(
 
 
 def exchange(model: PreTrainedModel, score: str, layer: str, options: Mapping[str, Any]) -> None:
-    """Exchange the score of one layer as a config says it, and leave the config as it is."""
+    """Exchange the score of one layer by the record of a config; do not change the config."""
     _install(model, _make_all(model, score, layer, options))
 
 
 def _make_all(
     model: PreTrainedModel, score: AnyScore | None, layers: Any, options: Mapping[str, Any]
 ) -> dict[str, Exchanged | None]:
-    """Make the scores of chosen layers of a model; options with the sizes among them."""
+    """Create the scores of chosen layers of a model. options: sizes included."""
     found = attention_layers(model)
     chosen = choose_layers(found, layers)
     for name in _OF_CALLS:
@@ -164,7 +163,7 @@ def _make_all(
 
 
 def _install(model: PreTrainedModel, made: Mapping[str, Exchanged | None]) -> None:
-    """Put scores into the layers of a model; None gives a layer its own back."""
+    """Set the scores of layers of a model; None restores the layer's own score."""
     for name, score in made.items():
         layer = model.get_submodule(name)
         layer._modules.pop(NAME, None)
@@ -179,7 +178,7 @@ def _make(
     given: Mapping[str, int | None],
     options: Mapping[str, Any],
 ) -> Exchanged | None:
-    """Make the score of one layer, its parameters where those of the layer are."""
+    """Create the score of one layer, with parameters on the layer's device and in its dtype."""
     if score is None:
         if options:
             raise TypeError(f"{', '.join(options)}: of a score, got score=None.")

@@ -1,4 +1,4 @@
-"""A mask of a model of transformers, whose numbers are made when they are read."""
+"""A mask for models of transformers, stored as intervals; its numbers are computed when read."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ _COPIES = torch.ops.aten.clone, torch.ops.aten._to_copy
 
 
 class IntervalMask(Tensor):
-    """A mask (batch, 1, T_q, T_k) whose numbers are made when they are read.
+    """A tensor (batch, 1, T_q, T_k) whose numbers are computed when read.
 
-    The numbers are booleans, True = may attend, or floats that are added to scores. Booleans that
-    are added to floats are read as such floats: 0, and the least of their dtype.
+    The numbers are booleans, True = may attend, or floats to add to scores. In a sum with floats,
+    True becomes 0 and False the lowest number of their dtype.
 
-    mask: says the same in few numbers; None = all may be attended.
+    mask: the same mask as intervals; None: no key is masked.
     """
 
     _mask: Any
@@ -36,7 +36,7 @@ class IntervalMask(Tensor):
         make: Callable[[], Tensor],
         strides: tuple[int, ...] | None = None,
     ) -> IntervalMask:
-        """Make a tensor without memory, with the strides of its numbers; None: contiguous."""
+        """Create a tensor without memory. strides: of the numbers; None: contiguous."""
         found: IntervalMask = Tensor._make_wrapper_subclass(
             cls, shape, strides=strides, dtype=dtype, device=device
         )
@@ -45,11 +45,11 @@ class IntervalMask(Tensor):
 
     @property
     def mask(self) -> Any:
-        """The mask; the numbers once those were read, for they may have been written to."""
+        """The mask; after a read of the numbers, the numbers: the reader may have changed them."""
         return self._mask if self._numbers is None else self._numbers
 
     def numbers(self) -> Tensor:
-        """Return the numbers, made at the first call."""
+        """Return the numbers; the first call computes them."""
         if self._numbers is None:
             made = self._make()
             self._numbers = made if made.stride() == self.stride() else made.contiguous()
@@ -81,14 +81,14 @@ class IntervalMask(Tensor):
         is_part = function.is_view or function.overloadpacket in _COPIES
         return tree_map_only(Tensor, keep, found) if is_part else found
 
-    # The tensor itself has no memory: whoever reads memory gets that of the numbers.
+    # The tensor itself has no memory: readers of memory get the memory of the numbers.
 
     def tolist(self) -> Any:
         """Return the numbers as nested lists."""
         return self.numbers().tolist()
 
     def numpy(self, *, force: bool = False) -> Any:
-        """Return the numbers as an array of NumPy."""
+        """Return the numbers as a NumPy array."""
         return self.numbers().numpy(force=force)
 
     def __dlpack__(self, *args: Any, **kwargs: Any) -> Any:
@@ -96,7 +96,7 @@ class IntervalMask(Tensor):
         return self.numbers().__dlpack__(*args, **kwargs)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Keep the numbers in files; booleans stay booleans that hide where they are added."""
+        """Pickle the numbers; booleans become an `IntervalMask` again when loaded."""
         numbers = self.numbers()
         if numbers.dtype != torch.bool:
             return numbers.__reduce_ex__(protocol)  # type: ignore[no-untyped-call]
@@ -104,7 +104,7 @@ class IntervalMask(Tensor):
 
 
 def of_booleans(booleans: Tensor) -> IntervalMask:
-    """Make a mask of booleans that were cut out of one, or come from a file."""
+    """Return an `IntervalMask` of booleans, which a slice or a file holds."""
     shape, strides = tuple(booleans.shape), booleans.stride()
     mask = IntervalMask(None, shape, torch.bool, booleans.device, lambda: booleans, strides)
     mask.numbers()
@@ -115,7 +115,7 @@ torch.serialization.add_safe_globals([of_booleans])
 
 
 def added(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Give a mask as floats that are added to scores: 0, and the least where it hides."""
+    """Return a mask as floats to add to scores: 0, or the lowest number of dtype if masked."""
     if mask.dtype != torch.bool:
         return mask
     return torch.zeros_like(mask, dtype=dtype).masked_fill_(~mask, torch.finfo(dtype).min)

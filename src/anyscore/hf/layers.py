@@ -16,14 +16,14 @@ _HEADS = "num_heads", "num_attention_heads", "n_heads"
 
 
 def attention_layers(model: Any) -> dict[str, nn.Module]:
-    """Map names to the modules of a model that attend by `attn_implementation`, in their order.
+    """Map names to the modules of a model that use `attn_implementation`.
 
-    Names are those of `model.named_modules()`. Of an encoder and a decoder that is first the
-    encoder's, then of each layer of the decoder its own and the one that attends to the encoder.
+    Names and order are those of `model.named_modules()`. In an encoder-decoder, the modules of the
+    encoder come first; each layer of the decoder then has self-attention and cross-attention.
 
     Raises:
-        TypeError: it is no model of transformers.
-        ValueError: it has no such layer.
+        TypeError: the model is not of transformers.
+        ValueError: the model has no such layer.
 
     >>> from transformers import LlamaConfig, LlamaModel
     >>> config = LlamaConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2)
@@ -60,7 +60,7 @@ def attention_layers(model: Any) -> dict[str, nn.Module]:
 
 @functools.cache
 def _attends(cls: type[nn.Module]) -> bool:
-    """Check if a class asks for the attention function, in a method of its own or a parent."""
+    """Check if a class calls the attention function, in its own methods or a parent's."""
     return any(
         "ALL_ATTENTION_FUNCTIONS" in function.__code__.co_names
         for base in cls.__mro__
@@ -70,7 +70,7 @@ def _attends(cls: type[nn.Module]) -> bool:
 
 
 def _functions(cls: type) -> Iterator[Any]:
-    """Yield the functions that a class defines, without their decorators."""
+    """Yield the functions of a class body, without their decorators."""
     for x in vars(cls).values():
         function = inspect.unwrap(x) if callable(x) else x
         if inspect.isfunction(function):
@@ -78,11 +78,11 @@ def _functions(cls: type) -> Iterator[Any]:
 
 
 def head_sizes(name: str, layer: nn.Module, given: Mapping[str, int | None]) -> dict[str, int]:
-    """Find heads, kv_heads and the width head_dim of queries and keys, of an attention layer.
+    """Return heads, kv_heads and head_dim (width of queries and keys) of an attention layer.
 
-    given: those that the user said.
+    given: sizes from the user; None if not given.
 
-    Raises ValueError: those are not what the layer says; or it says one of them nowhere.
+    Raises ValueError: a given size contradicts the layer; or a size is known neither way.
     """
     config = getattr(layer, "config", None)
     heads = _first(*(getattr(layer, x, None) for x in _HEADS))
@@ -109,7 +109,7 @@ def head_sizes(name: str, layer: nn.Module, given: Mapping[str, int | None]) -> 
 
 
 def _first(*numbers: Any) -> int | None:
-    """Return the first that is an integer."""
+    """Return the first integer; None if there is none."""
     return next(
         (int(n) for n in numbers if isinstance(n, Integral) and not isinstance(n, bool)), None
     )

@@ -1,4 +1,4 @@
-"""Models of transformers whose scores were exchanged, loaded."""
+"""Load models of transformers with exchanged scores."""
 
 from __future__ import annotations
 
@@ -19,26 +19,26 @@ _BY_HAND = "make the model from its config, use() the same score, and load the s
 
 
 def load(cls: type[M], name: Any, **options: Any) -> M:
-    """Load a model whose scores were exchanged by `use`, as `cls.from_pretrained(name, …)` does.
+    """Load a model whose scores `use` exchanged: `cls.from_pretrained(name, …)`, with its scores.
 
-    `from_pretrained` alone makes the model as transformers knows it, and leaves the parameters of
-    the scores out, with a warning. Those that the files lack are drawn as `use` draws them.
+    `from_pretrained` alone creates the original model; it leaves out the parameters of the scores,
+    with a warning. Parameters of scores that the files lack get the initial values of `use`.
 
     Args:
-        cls: a model class of transformers, or an automatic one as `AutoModelForCausalLM`.
-        name, options: as of `cls.from_pretrained`: a folder, dtype, device_map, config, options of
-            the config, ….
+        cls: a model class of transformers, or an automatic class such as `AutoModelForCausalLM`.
+        name, options: as for `cls.from_pretrained`: a folder, dtype, device_map, config, options
+            of the config, ….
 
     Returns:
-        The model, with `attn_implementation="anyscore"` unless the options say another, by which
-        it computes dot products. With output_loading_info=True, a pair of it and the information.
+        The model, with `attn_implementation="anyscore"` unless the options name another, which
+        computes dot products. With output_loading_info=True, (model, loading information).
 
     Raises:
         TypeError: cls is no such class.
-        ValueError: the config was edited and says no scores; a score was no name; or the files have
-            parameters of scores that the config does not say, because `use` got a part of the model
-            that was saved. Make the model from its config, `use` the same score, and load the state
-            dict.
+        ValueError: the record of scores in the config is invalid; a score was not given by name;
+            or the files have parameters of scores without a record, because `use` got only a part
+            of the saved model. Then create the model from its config, call `use` with the same
+            score, and load the state dict.
     """
     prepared: Any = _prepared(cls)
     register()
@@ -50,13 +50,13 @@ def load(cls: type[M], name: Any, **options: Any) -> M:
     _check_all_said(model, info["unexpected_keys"])
     for key in (*info["missing_keys"], *(x[0] for x in info["mismatched_keys"])):
         owner = model.get_submodule(key.rpartition(".")[0]) if f".{NAME}." in key else None
-        if isinstance(owner, Weight):  # transformers knows no initial values of it
+        if isinstance(owner, Weight):  # transformers cannot initialise a `Weight`
             owner.reset_parameters()
     return cast(M, (model, info) if wanted else model)
 
 
 class _Mapping:
-    """The classes of an automatic class, each prepared."""
+    """The mapping of an automatic class, with each model class replaced by `_prepared`."""
 
     def __init__(self, mapping: Any) -> None:
         self._mapping = mapping
@@ -76,7 +76,7 @@ class _Mapping:
 
 
 def _prepared(cls: Any) -> type:
-    """Make a class whose models exchange, once they are made, the scores that their config says."""
+    """Return a subclass whose models exchange scores by their config, right after creation."""
     is_class = isinstance(cls, type)
     if is_class and getattr(cls, "_model_mapping", None) is not None:
         return type(cls.__name__, (cls,), {"_model_mapping": _Mapping(cls._model_mapping)})
@@ -107,7 +107,7 @@ def _prepared(cls: Any) -> type:
 
 
 def _check_config(config: Any) -> None:
-    """Check that a config says of scores only what `use` writes: it may have been edited."""
+    """Check the record of scores in a config: a user may have edited the file."""
     said = getattr(config, NAME, None)
     entries = list(said.values()) if isinstance(said, dict) else [] if said is None else [said]
     for entry in entries:
@@ -123,7 +123,7 @@ def _check_config(config: Any) -> None:
 
 
 def _check_all_said(model: PreTrainedModel, unexpected: Any) -> None:
-    """Check that no layer of a model was left without a score whose parameters the files have."""
+    """Check that the files hold no parameters of scores that the config does not record."""
     there = {key.split(f".{NAME}.")[0] for key in unexpected if f".{NAME}." in key}
     if not there:
         return

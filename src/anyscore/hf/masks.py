@@ -1,10 +1,10 @@
-"""The masks of a model of transformers, as intervals where they are some.
+"""The mask function for models of transformers: masks as intervals, if possible.
 
-A model asks a mask function, registered under the name of its attention, for a tensor
-(batch, 1, T_q, T_k). The tensor that it gets here holds intervals in place of numbers: the
-attention reads those, and anything else that looks into it finds the numbers, made then. Numbers
-are booleans, as for "sdpa". Models that transformers keeps from "sdpa" get floats, as for "eager":
-some of their layers add the mask to scores themselves.
+A model calls the mask function with the name of its attention, and expects a tensor
+(batch, 1, T_q, T_k). Here the tensor is an `IntervalMask`. anyscore's attention reads the
+intervals; any other reader gets the numbers, computed at that moment. Numbers are booleans, as for
+"sdpa". Models that cannot use "sdpa" get floats, as for "eager": some of their layers add the mask
+to scores themselves.
 """
 
 from __future__ import annotations
@@ -34,14 +34,13 @@ def interval_mask(
     attention_mask: Tensor | None = None,
     **options: Any,
 ) -> Tensor | None:
-    """Make the mask of a model: an `IntervalMask`, or a boolean tensor where it is not intervals.
+    """Return the mask of a model: an `IntervalMask`, or a boolean tensor; None: no key is masked.
 
-    It takes the arguments of `transformers.masking_utils.sdpa_mask`, and where that makes a boolean
-    matrix of queries × keys gives intervals: causal, sliding and bidirectional masks, packed
-    sequences, and padding. With a static cache, whose position is a tensor, with functions of the
-    user, and when compiled, it gives the matrix. None = all may be attended, unless the model
-    forbids that. Models that transformers keeps from "sdpa" get floats in place of booleans, as in
-    `eager_mask`.
+    Arguments: as for `transformers.masking_utils.sdpa_mask`. Intervals replace its boolean matrix
+    for causal, sliding and bidirectional masks, packed sequences, and padding. The result is a
+    matrix under compilation, for mask functions of the user, and for a static cache, whose
+    position is a tensor. None is returned only if the model allows None. Models that cannot use
+    "sdpa" get floats in place of booleans, as in `eager_mask`.
 
     Raises ValueError: an attention_mask that is not (batch, keys).
     """
@@ -103,7 +102,7 @@ def interval_mask(
 
 @torch.compiler.assume_constant_result  # type: ignore[untyped-decorator]
 def _takes_booleans(config: type) -> bool:
-    """Check if all models of a config, or of its nearest parent, take the masks of "sdpa"."""
+    """Check if all models of a config class, or of its nearest parent, take masks of "sdpa"."""
     models = _subclasses(PreTrainedModel)
     for parent in config.__mro__:
         of_config = [model for model in models if model.config_class is parent]
@@ -113,13 +112,13 @@ def _takes_booleans(config: type) -> bool:
 
 
 def _subclasses(cls: type) -> list[Any]:
-    """List the classes under a class."""
+    """List all subclasses of a class."""
     children: list[Any] = cls.__subclasses__()
     return [x for child in children for x in (child, *_subclasses(child))]
 
 
 def wrong_shape(mask: Tensor, batch: int, queries: int, keys: int) -> str:
-    """Say what shapes the mask of a user may have."""
+    """Return the error message for a user's mask of another shape."""
     return (
         f"attention_mask has shape {tuple(mask.shape)}, expected (batch, keys) or (batch, 1, "
         f"queries, keys): here {(batch, keys)} or {(batch, 1, queries, keys)}."
@@ -127,7 +126,7 @@ def wrong_shape(mask: Tensor, batch: int, queries: int, keys: int) -> str:
 
 
 def _inner(function: Callable[..., Any]) -> Any:
-    """Return the code that the functions made by a function of transformers share."""
+    """Return the code object of the closures that a function of transformers returns."""
     return function.__code__
 
 
@@ -141,9 +140,10 @@ _REMAPPED = _inner(
 
 
 def _read(function: Any) -> tuple[int | None, int | None, Mask | None] | None:
-    """Read a mask function of transformers: keys from `left` before to `right` after, documents.
+    """Read a mask function of transformers. Return (left, right, documents); None if unknown.
 
-    None if it is none of those that are known.
+    left, right: numbers of keys before and after the query's position. documents: the mask of
+    packed sequences.
     """
     if function is theirs.causal_mask_function:
         return None, 0, None
@@ -175,9 +175,10 @@ def _read(function: Any) -> tuple[int | None, int | None, Mask | None] | None:
 
 
 def _read_packed(packed: Any, remapped: Any) -> tuple[int | None, int | None, Mask | None] | None:
-    """Read the mask of sequences that were packed into one: the bounds of each, and its band.
+    """Read the mask of packed sequences. Return (left, right, sequences) as `_read`.
 
-    Positions within a sequence count up by one, so that a band of them is one of the whole.
+    Positions within a sequence increase by one, so a band of positions within a sequence is also a
+    band of the whole.
     """
     (numbers,) = (cell.cell_contents for cell in packed.__closure__)
     inner = dict(
@@ -197,9 +198,10 @@ def _read_packed(packed: Any, remapped: Any) -> tuple[int | None, int | None, Ma
 
 
 def _padding(keep: Tensor, kv_length: int, kv_offset: int) -> Mask | None:
-    """Give a padding mask (batch, tokens) of the keys from an offset on; None if all are kept.
+    """Return the mask of a padding mask (batch, tokens), keys from an offset on; None if all kept.
 
-    One sequence after padding, before it, or between, is an interval. Missing tokens are padding.
+    One sequence with padding before it, after it or around it is an interval. Keys beyond the
+    tokens are padding.
     """
     padded = cast(Tensor, theirs.prepare_padding_mask(keep, kv_length, kv_offset))
     keep = padded[:, kv_offset : kv_offset + kv_length].bool()

@@ -1,7 +1,7 @@
-"""Exchanged scores, as the configs of a model of transformers say them.
+"""Exchanged scores in the configs of a model of transformers.
 
-A layer is said in the config of the part that it belongs to, as `text_config`, by its name in that
-part: so the part is loaded alone as well as in the whole.
+The config of the layer's part, such as `text_config`, records the layer, under its name in the
+part. So the part can be loaded alone or in the whole.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from anyscore.score import SCORES
 
 
 def own_configs(model: PreTrainedModel) -> None:
-    """Give a model copies of its configs, in all its modules: other models may hold the same."""
+    """Replace the configs of a model by copies, in all modules: other models may share them."""
     copies: dict[int, Any] = {}
     copy.deepcopy(model.config, copies)
     for module in model.modules():
@@ -30,10 +30,10 @@ def own_configs(model: PreTrainedModel) -> None:
 
 
 def attend_by_ours(model: PreTrainedModel) -> None:
-    """Let all attention layers of a model, and the masks of the models around them, be ours.
+    """Set `attn_implementation="anyscore"` for all attention layers and their models' masks.
 
-    `set_attn_implementation` refuses classes by what their source looks like; it is the layers that
-    matter.
+    `set_attn_implementation` is not used: it refuses classes by patterns of their source, though
+    their layers call the attention function.
     """
     for name, layer in attention_layers(model).items():
         for module in (layer, *(holder for holder, _ in _holders(model, name))):
@@ -43,11 +43,11 @@ def attend_by_ours(model: PreTrainedModel) -> None:
 
 
 def say(model: PreTrainedModel) -> None:
-    """Write into the configs of a model which scores its layers have."""
+    """Write the scores of a model's layers into its configs."""
     said = {id(config): config for config in _configs(model.config)}
     for config in said.values():
         vars(config).pop(NAME, None)
-    first: dict[int, Any] = {}  # of the models that hold the same config it is the outermost
+    first: dict[int, Any] = {}  # config → the outermost model that holds it
     for module in model.modules():
         if isinstance(module, PreTrainedModel) and id(module.config) in said:
             first.setdefault(id(module.config), module)
@@ -63,7 +63,7 @@ def say(model: PreTrainedModel) -> None:
 
 
 def said_of(model: PreTrainedModel, name: str) -> Mapping[str, Any] | None:
-    """Read what the configs of a model say of an attention layer; None if it is not exchanged."""
+    """Return the record of an attention layer in a model's configs; None if not exchanged."""
     for holder, key in _holders(model, name):
         entry: Mapping[str, Any] | None = (getattr(holder.config, NAME, None) or {}).get(key)
         if entry is not None:
@@ -72,7 +72,7 @@ def said_of(model: PreTrainedModel, name: str) -> Mapping[str, Any] | None:
 
 
 def description(score: Any, options: Mapping[str, Any]) -> dict[str, Any]:
-    """Describe an exchange for a config; the score is None if it cannot be told by name."""
+    """Return the record of an exchange for a config; its score is None if it has no name."""
     names = {known: name for name, known in SCORES.items()}
     name = score if isinstance(score, str) else names.get(score) if is_named(score) else None
     plain = all(x is None or isinstance(x, str | bool | int | float) for x in options.values())
@@ -82,7 +82,7 @@ def description(score: Any, options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _configs(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
-    """Yield a config and those of parts in it."""
+    """Yield a config and the configs of its parts."""
     yield config
     for name in config.sub_configs:
         part = getattr(config, name, None)
@@ -91,7 +91,7 @@ def _configs(config: PreTrainedConfig) -> Iterator[PreTrainedConfig]:
 
 
 def _holders(model: PreTrainedModel, name: str) -> Iterator[tuple[PreTrainedModel, str]]:
-    """Yield the models around a layer, from the innermost on, and the name of the layer in each."""
+    """Yield (model, name of the layer in the model), from the innermost model outwards."""
     parts = name.split(".")
     for n in range(len(parts) - 1, -1, -1):
         holder: nn.Module = model.get_submodule(".".join(parts[:n]))
@@ -100,6 +100,6 @@ def _holders(model: PreTrainedModel, name: str) -> Iterator[tuple[PreTrainedMode
 
 
 def in_base(model: PreTrainedModel, name: str) -> str:
-    """Give the name of a layer in the base model, which other heads share."""
+    """Return the name of a layer in the base model, which models with other heads share."""
     prefix = f"{model.base_model_prefix}."
     return name.removeprefix(prefix) if model.base_model is not model else name

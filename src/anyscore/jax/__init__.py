@@ -1,4 +1,4 @@
-"""Layers for JAX: plain objects without state, whose parameters are a dictionary of arrays.
+"""Layers for JAX: objects without state; their parameters are a dictionary of arrays.
 
 from anyscore.jax import Attention
 
@@ -6,7 +6,7 @@ layer = Attention("additive", hidden=32, dropout=0.1)
 params = layer.init(jax.random.key(0), queries, keys, values, valid_lens)
 output = layer.apply(params, queries, keys, values, valid_lens)
 
-`anyscore.jax.nnx` has the same as modules of Flax NNX.
+`anyscore.jax.nnx` has the same layers as modules of Flax NNX.
 """
 
 from anyscore.jax.attention import Attention

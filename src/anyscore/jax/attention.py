@@ -30,13 +30,13 @@ class Attention(AttentionOptions, Layer):
 
         apply(params, queries, keys, values=None, valid_lens=None, *, mask=None, bias=None, …)
 
-    of queries (..., T_q, d_q), keys (..., T_k, d_k) and values (..., T_k, d_v), by default the
-    keys. The arguments are those of `anyscore.attention`, and those of `Layer.apply`.
+    queries: (..., T_q, d_q). keys: (..., T_k, d_k). values: (..., T_k, d_v), by default the keys.
+    Other arguments: as for `anyscore.attention` and `Layer.apply`.
 
     Args:
-        score: a name ("additive", "scaled_dot", …; `anyscore.score.SCORES`) or a score's class,
-            whose parameters `init` draws as the class says; or a score object, whose arrays are the
-            parameters; or any callable (queries, keys) → (..., T_q, T_k).
+        score: a name ("additive", "scaled_dot", …; `anyscore.score.SCORES`) or a score's class:
+            `init` draws its parameters. Or a score object: its arrays are the parameters. Or any
+            callable (queries, keys) → (..., T_q, T_k).
         {options}
         dtype: of the parameters.
         {scales}
@@ -89,7 +89,7 @@ class Attention(AttentionOptions, Layer):
         bias: Any = None,
         bias_after: Any = None,
     ) -> Initializers:
-        """Map the names of the parameters to the score's arrays, or to shapes and initial values.
+        """Map names of parameters to the score's arrays, or to shapes and initial values.
 
         Raises TypeError, ValueError: as `init`.
         """
@@ -103,7 +103,7 @@ class Attention(AttentionOptions, Layer):
     def _of_score(
         self, queries: Any, keys: Any, values: Any, valid_lens: Any, mask: Any, *biases: Any
     ) -> Initializers:
-        """Map the names of the parameters of the score, as `initializers`."""
+        """Map names of the score's parameters, as `initializers`."""
         if isinstance(self._spec.score, Score):
             return {f"{name}.weight": x for name, x in self._spec.score.tensors().items()}
         if not self._spec.score_parameters:
@@ -134,7 +134,7 @@ class Attention(AttentionOptions, Layer):
         dropout_seed: Any = None,
         return_weights: bool = False,
     ) -> AttentionOutput:
-        """Compute what `apply` gives, as a record."""
+        """Compute the results of `apply` as an `AttentionOutput`."""
         queries, keys, values = map(as_jax, (queries, keys, values))
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         values = tensor if values is None else values
@@ -162,11 +162,11 @@ class Attention(AttentionOptions, Layer):
         bias: Any = None,
         bias_after: Any = None,
     ) -> Array:
-        """Compute the matrix of scores (..., T_q, T_k) alone, with its gradients.
+        """Return the matrix of scores (..., T_q, T_k), differentiable; see `anyscore.scores`.
 
-        Arguments are those of `apply`, and the result is that of `anyscore.scores`.
+        Arguments: as for `apply`.
 
-        Raises TypeError, ValueError: as `anyscore.scores`, or widths that are not the layer's.
+        Raises TypeError, ValueError: as `anyscore.scores`; or widths other than the layer's.
         """
         queries, keys = map(as_jax, (queries, keys))
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
@@ -189,9 +189,9 @@ class Attention(AttentionOptions, Layer):
     ) -> PreparedKeys:
         """Prepare keys (..., T_k, d_k) for calls `apply(params, queries, prepared, …)`.
 
-        See `anyscore.prepare_keys`. d_q: width of the queries, if the layer was made without it.
+        See `anyscore.prepare_keys`. d_q: width of the queries, for a layer without d_q=.
 
-        Raises ValueError: the width of the queries is not known.
+        Raises ValueError: the width of the queries is unknown.
         """
         keys = as_jax(keys)
         score = self._score(params, d_q, keys.shape[-1])

@@ -1,4 +1,4 @@
-"""The base of all layers for JAX: it makes parameters, and computes with those it is given."""
+"""The base of all layers for JAX: `init` draws parameters, `apply` computes with parameters."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Initializers: TypeAlias = dict[str, Array | Init]
 
 
 def as_jax(x: Any) -> Any:
-    """Make an array of NumPy one of JAX, also in a bias; give anything else as it is."""
+    """Convert a NumPy array to JAX, also in a bias; return anything else unchanged."""
     if isinstance(x, Bias):
         return x.map(as_jax)
     return jnp.asarray(x) if isinstance(x, np.ndarray) else x
@@ -30,8 +30,8 @@ def as_jax(x: Any) -> Any:
 class Layer:
     """A layer without state.
 
-    Subclasses say what their parameters are and compute the output. Parameters and inputs may be
-    arrays of NumPy; outputs are arrays of JAX.
+    A subclass defines the parameters by `initializers` and the output by `run`. Parameters and
+    inputs may be NumPy arrays; outputs are JAX arrays.
     """
 
     def __init__(self, dtype: Any) -> None:
@@ -42,17 +42,17 @@ class Layer:
 
         Args:
             key: of `jax.random`.
-            inputs, masking: see the layer; not needed where the layer was made with its sizes.
+            inputs, masking: see the layer; not needed if the layer has all sizes.
 
         Raises:
-            TypeError, ValueError: as `anyscore.attention`, or sizes that the layer lacks.
+            TypeError, ValueError: as `anyscore.attention`; or a missing size.
         """
         return self._draw(key, self.initializers(*inputs, **masking))
 
     def init_with_output(
         self, key: Array, *inputs: Any, **masking: Any
     ) -> tuple[tuple[Array, Any], Params]:
-        """Draw parameters as `init` and apply the layer: ((output, weights), parameters)."""
+        """Draw parameters and apply the layer. Return ((output, weights), parameters)."""
         params = self.init(key, *inputs, **masking)
         result = self.run(params, *inputs, **masking, return_weights=True)
         return (result.output, result.weights), params
@@ -66,17 +66,17 @@ class Layer:
         return_weights: bool = False,
         **masking: Any,
     ) -> Any:
-        """Compute the output, or (output, weights) with `return_weights`.
+        """Return the output, or (output, weights) with `return_weights`.
 
         Args:
-            params: what `init` gave.
+            params: the parameters from `init`.
             inputs, masking: see the layer.
-            training: whether to drop weights.
-            dropout_seed: a key of `jax.random`, or an integer; needed to drop weights.
-            return_weights: also give the weights (..., T_q, T_k), before dropout.
+            training: True applies dropout.
+            dropout_seed: a key of `jax.random`, or an integer; required for dropout.
+            return_weights: also return the weights (..., T_q, T_k), before dropout.
 
         Raises:
-            TypeError, ValueError: as `anyscore.attention`, or widths that are not the layer's.
+            TypeError, ValueError: as `anyscore.attention`; or widths other than the layer's.
         """
         result = self.run(
             params,
@@ -89,24 +89,24 @@ class Layer:
         return (result.output, result.weights) if return_weights else result.output
 
     def initializers(self, *inputs: Any, **masking: Any) -> Initializers:
-        """Map the names of the parameters to arrays, or to shapes and initial values."""
+        """Map names of parameters to arrays, or to shapes and initial values."""
         raise NotImplementedError
 
     def run(self, params: Mapping[str, Array], *inputs: Any, **options: Any) -> AttentionOutput:
-        """Compute what `apply` gives, as a record."""
+        """Compute the results of `apply` as an `AttentionOutput`."""
         raise NotImplementedError
 
     def numpy_parameters(self, params: Mapping[str, Array]) -> dict[str, np.ndarray[Any, Any]]:
-        """Give the parameters as NumPy arrays, half precision as float32."""
+        """Return the parameters as NumPy arrays, half precision as float32."""
         half = self.dtype.itemsize == 2
         return {name: np.asarray(x.astype("float32") if half else x) for name, x in params.items()}
 
     def load_numpy_parameters(self, arrays: Mapping[str, Any]) -> Params:
-        """Make parameters of what `numpy_parameters` of a layer of any framework gave.
+        """Return parameters from arrays of `numpy_parameters` of a layer of any framework.
 
         Names of other libraries are accepted, see `anyscore.layers.state_dicts`.
 
-        Raises ValueError: names that are not those of the layer.
+        Raises ValueError: names of another layer.
         """
         state = dict(arrays)
         self._rename_legacy_keys(state)
@@ -122,7 +122,7 @@ class Layer:
         raise NotImplementedError
 
     def _rename_legacy_keys(self, state: dict[str, Any]) -> None:
-        """Rename keys of other libraries to ours, in place."""
+        """Rename keys of other libraries to anyscore's, in place."""
 
     def _draw(self, key: Array, initializers: Initializers) -> Params:
         params = {}

@@ -1,4 +1,4 @@
-"""Layers that project queries, keys and values themselves, in one head or several."""
+"""Layers with projections of queries, keys and values, in one head or several."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _INNER = "attention."
 
 
 class _Projecting(Layer):
-    """A layer with linear maps around an `Attention`, whose parameters start with "attention."."""
+    """Linear layers around an `Attention`, whose parameters have the prefix "attention."."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class _Projecting(Layer):
         rename_legacy_heads(state, "", self.sizes.linears, self.attention._spec)
 
     def _attend(self, params: Mapping[str, Array], *inputs: Any, **options: Any) -> AttentionOutput:
-        """Compute the whole layer; options: of the inner one."""
+        """Compute the whole layer. options: of the inner `Attention`."""
         results: list[AttentionOutput] = []
 
         def attention(*projected: Any) -> Array:
@@ -73,7 +73,7 @@ class _Projecting(Layer):
 
 @with_texts
 class SelfAttention(_Projecting):
-    """Attention of a sequence to itself, by one fused projection to queries, keys and values.
+    """Attention of a sequence to itself, with one fused projection to queries, keys and values.
 
         apply(params, x, valid_lens=None, *, mask=None, …): x (..., T, d) → (..., T, d_v)
 
@@ -107,7 +107,7 @@ class SelfAttention(_Projecting):
         valid_lens: Any = None,
         **options: Any,
     ) -> AttentionOutput:
-        """Compute what `apply` gives, as a record."""
+        """Compute the results of `apply` as an `AttentionOutput`."""
         return self._attend(params, as_jax(x), valid_lens=valid_lens, **options)
 
 
@@ -117,9 +117,9 @@ class MultiHeadAttention(_Projecting):
 
         apply(params, queries, keys=None, values=None, valid_lens=None, *, mask=None, …)
 
-    of (batch, T_q, d_q), (batch, T_k, d_k) and (batch, T_k, d_v) → (batch, T_q, d). keys default to
-    queries, values to keys. A boolean mask has four axes or two, heads third from the end, as they
-    are in biases.
+    queries: (batch, T_q, d_q). keys: (batch, T_k, d_k), by default the queries. values:
+    (batch, T_k, d_v), by default the keys. Output: (batch, T_q, d). A boolean mask has two or four
+    axes; axis −3 of masks and biases is heads.
 
     Args:
         {multi_head}
@@ -161,7 +161,7 @@ class MultiHeadAttention(_Projecting):
         mask: Any = None,
         **options: Any,
     ) -> AttentionOutput:
-        """Compute what `apply` gives, as a record."""
+        """Compute the results of `apply` as an `AttentionOutput`."""
         queries, keys, values = heads.complete(*map(as_jax, (queries, keys, values)))
         linears = (params[name] for name in self._linears)
         queries, keys, values, lowered = heads.mask_inputs(
@@ -193,11 +193,11 @@ class MultiHeadAttention(_Projecting):
     def step(
         self, params: Mapping[str, Array], x: Array, cache: Cache, **options: Any
     ) -> tuple[Array, Cache]:
-        """Append tokens x (batch, n, d) and attend causally: output (batch, n, d), and the cache.
+        """Append tokens x (batch, n, d) and attend causally. Return (output (batch, n, d), cache).
 
-        One step at a time gives what `apply(params, x, mask=Causal())` does.
+        Steps together compute `apply(params, x, mask=Causal())`.
 
-        options: mask, bias and bias_after, as of `Cache.attend`.
+        options: mask, bias and bias_after, as for `Cache.attend`.
 
         Raises TypeError, ValueError: as `Cache.append` and `Cache.attend`.
         """

@@ -1,4 +1,4 @@
-"""The layers as modules of Flax NNX, which hold their parameters and a generator for dropout.
+"""The layers as modules of Flax NNX, with their parameters and a generator for dropout.
 
 from flax import nnx
 from anyscore.jax.nnx import Attention
@@ -28,11 +28,12 @@ __all__ = [
 class Module(nnx.Module):
     """A layer of `anyscore.jax` with its parameters: `parameters[name]` is an `nnx.Param`.
 
-    args, options: of the layer; all sizes must be given, d_q= and d_k= of a score that has
-    parameters. rngs: streams "params" and, to drop weights, "dropout". `train()` and `eval()` say
-    whether weights are dropped; a new module drops them.
+    args, options: of the layer, with all sizes: d_q= and d_k= for a score with parameters.
+    rngs: streams "params" and, for dropout, "dropout".
 
-    Raises TypeError, ValueError: as the layer, and where it lacks sizes.
+    `train()` switches dropout on, `eval()` off. Dropout of a new module is on.
+
+    Raises TypeError, ValueError: as the layer; or a missing size.
     """
 
     kind: type[Layer]
@@ -48,7 +49,7 @@ class Module(nnx.Module):
     def __call__(
         self, *inputs: Any, dropout_seed: Any = None, return_weights: bool = False, **masking: Any
     ) -> Any:
-        """Compute as `Layer.apply`; dropout_seed: instead of one from the stream "dropout".
+        """Compute as `Layer.apply`. dropout_seed: by default from the stream "dropout".
 
         Raises TypeError, ValueError: as `Layer.apply`.
         """
@@ -65,13 +66,13 @@ class Module(nnx.Module):
         )
 
     def numpy_parameters(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Give the parameters as NumPy arrays, half precision as float32."""
+        """Return the parameters as NumPy arrays, half precision as float32."""
         return self.layer.numpy_parameters(self._values())
 
     def load_numpy_parameters(self, arrays: Mapping[str, Any]) -> None:
-        """Take what `numpy_parameters` of a layer of any framework gave.
+        """Load arrays of `numpy_parameters` of a layer of any framework.
 
-        Raises ValueError: names that are not those of the layer.
+        Raises ValueError: names of another layer.
         """
         for name, x in self.layer.load_numpy_parameters(arrays).items():
             self.parameters[name][...] = x
@@ -93,14 +94,14 @@ class Attention(Module):
     kind = plain.Attention
 
     def scores(self, *inputs: Any, **masking: Any) -> Array:
-        """Compute the matrix of scores, as `anyscore.jax.Attention.scores`."""
+        """Return the matrix of scores, see `anyscore.jax.Attention.scores`."""
         layer: Any = self.layer
         scores: Array = layer.scores(self._values(), *inputs, **masking)
         return scores
 
 
 class AdditiveAttention(Module):
-    """`anyscore.jax.AdditiveAttention`, with rngs=; query_size= and key_size= must be given."""
+    """`anyscore.jax.AdditiveAttention`, with rngs=; query_size= and key_size= are required."""
 
     kind = plain.AdditiveAttention
 
@@ -112,7 +113,7 @@ class DotProductAttention(Module):
 
 
 class MLPAttention(Module):
-    """`anyscore.jax.MLPAttention`, with rngs=; query_size= and key_size= must be given."""
+    """`anyscore.jax.MLPAttention`, with rngs=; query_size= and key_size= are required."""
 
     kind = plain.MLPAttention
 

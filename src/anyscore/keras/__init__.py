@@ -1,4 +1,4 @@
-"""Layers for Keras 3, with TensorFlow, JAX or PyTorch behind it.
+"""Layers for Keras 3, on TensorFlow, JAX or PyTorch.
 
 from anyscore.keras import Attention
 
@@ -6,8 +6,8 @@ layer = Attention("additive", hidden=32, dropout=0.1)
 output = layer(queries, keys, values, valid_lens)        # or layer([query, value, key])
 layer.attention_weights                                  # (batch, queries, keys)
 
-With TensorFlow the core cannot be compiled by XLA, so the layers ask Keras not to; exported models
-compute by the definition.
+On TensorFlow XLA cannot compile the core, so the layers switch XLA off. Exported models compute
+the definition in plain operations.
 """
 
 from anyscore.keras.attention import Attention

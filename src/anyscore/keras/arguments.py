@@ -1,4 +1,4 @@
-"""The arguments of a call: by our names or by those of Keras, one by one or in one list."""
+"""The arguments of a call: by anyscore's names or by Keras's, one by one or in one list."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ Widths = tuple[int | None, int | None, int | None]
 OURS = {"query": "queries", "key": "keys", "value": "values"}
 OURS |= {f"{theirs}_mask": f"{ours}_mask" for theirs, ours in OURS.items()}
 OURS |= {"inputs": "queries", "input": "queries"}
-"""Names that layers of Keras have for arguments → ours."""
+"""Keras's names of arguments → anyscore's."""
 
 ORDER = (
     "by position the order is (queries, keys, values); in the order of Keras pass one list "
@@ -34,11 +34,11 @@ def by_our_names(
     named: Mapping[str, Any],
     ours: Mapping[str, str] = OURS,
 ) -> dict[str, Any]:
-    """Collect the arguments of a call under our names.
+    """Map anyscore's names to the arguments of a call.
 
-    Keys are the values if value= is given and Keras's key= is not. One tensor may come under
-    several names. positional: names of the arguments that may come by position. ours: Keras's names
-    → ours.
+    With value= and without key= the keys are the values, as in Keras. The same tensor may have
+    several names. positional: names of the positional arguments, in order. ours: Keras's names →
+    anyscore's.
 
     Raises TypeError: too many arguments, or two tensors for one argument.
     """
@@ -62,9 +62,9 @@ def by_our_names(
 
 
 def three(queries: Any, keys: Any = None, values: Any = None) -> tuple[Any, Any, Any]:
-    """Sort out queries, keys and values, or their shapes; one list is in the order of Keras.
+    """Return (queries, keys, values), or their shapes, also from one list in Keras's order.
 
-    Raises ValueError: a list and more, or a list of other than two or three.
+    Raises ValueError: a list together with keys or values; or a list of another length than 2, 3.
     """
     if isinstance(queries, list | tuple) and (not queries or not _is_size(queries[0])):
         if keys is not None or values is not None or len(queries) not in (2, 3):
@@ -79,9 +79,9 @@ def three(queries: Any, keys: Any = None, values: Any = None) -> tuple[Any, Any,
 
 
 def check_packed(layer: str, tensors: Sequence[Any], taken: bool) -> None:
-    """Check that no tensor is nested or ragged, if a layer does not take them; else none strided.
+    """Check that no tensor is nested or ragged; a layer that takes these refuses strided ones.
 
-    Raises TypeError: one is.
+    Raises TypeError: the layer does not take a tensor of this layout.
     """
     for x in tensors:
         if isinstance(x, list | tuple):
@@ -105,14 +105,14 @@ def _is_size(x: Any) -> bool:
 
 
 def check_shapes(expected: Widths, queries: Shape, keys: Shape, values: Shape) -> None:
-    """Check widths against `expected`, None for any, and that keys and values are as many.
+    """Check widths against `expected` (None: any), and that T_k of keys and values are equal.
 
-    Sizes that are not known yet pass.
+    Unknown sizes pass.
 
     Raises ValueError: sizes that do not fit.
     """
     if min(map(len, (queries, keys, values))) < 2:
-        return  # refused where the ranks are
+        return  # the check of ranks refuses these
     if not _alike(keys[-2], values[-2]):
         raise ValueError(
             f"keys have {keys[-2]} tokens but values have {values[-2]} (shapes {keys} and "
@@ -129,14 +129,14 @@ def check_shapes(expected: Widths, queries: Shape, keys: Shape, values: Shape) -
 
 
 def _alike(n: Any, m: Any) -> bool:
-    """Check if two sizes may be the same; those that are not known may."""
+    """Check if two sizes may be equal: an unknown size may equal any."""
     return not (isinstance(n, int) and isinstance(m, int)) or n == m
 
 
 def output_shape(queries: Shape, keys: Shape, values: Shape) -> Shape:
-    """Find the shape of the output, (..., T_q, d_v).
+    """Return the shape of the output, (..., T_q, d_v).
 
-    Leading dimensions broadcast; where key heads are fewer, heads are those of the queries.
+    Leading dimensions broadcast; with fewer key heads, the heads are those of the queries.
     """
     leads = [tuple(shape[:-2]) for shape in (queries, keys, values)]
     rank = max(map(len, leads))
@@ -151,7 +151,7 @@ def shapes(*tensors: Any) -> list[Shape]:
 
 
 def whole(lengths: Any) -> Any:
-    """Make lengths integers: Keras would round floats to the precision of the layer."""
+    """Convert lengths to integers: Keras would round floats to the precision of the layer."""
     if framework(lengths) in (None, "numpy") and not isinstance(lengths, keras.KerasTensor):
         lengths = np.asarray(lengths)
         if lengths.dtype.kind != "f":

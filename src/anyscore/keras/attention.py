@@ -32,17 +32,15 @@ class Attention(LastWeights[Any], Layer):
     """Attention with any scoring function: output = softmax(score(queries, keys)) · values.
 
     Args:
-        score: a name ("additive", "scaled_dot", …; `anyscore.score.SCORES`) or a score's class,
-            whose parameters the layer creates and initialises as the class says; or a score
-            object, of whose tensors the layer makes weights (trained if they were variables that
-            are); or any callable (queries, keys) → (..., T_q, T_k).
+        score: a name ("additive", "scaled_dot", …; `anyscore.score.SCORES`) or a score's class:
+            the layer creates and initialises its parameters. Or a score object: the layer creates
+            weights from its tensors, trained if a tensor is a trained variable. Or any callable
+            (queries, keys) → (..., T_q, T_k).
         {sizes}
-        options: scales of the score, sigma=, tau=, scale= or negative_slope=, numbers in place of a
-            learned or default one; impl=, softcap= and normalizer= as of `anyscore.attention`;
-            sink=True for a learned one (from 0 on, one for each head if the layer has `heads`), a
-            number for a fixed one; seed= of dropout; kernel_initializer= and bias_initializer=, as
-            of Keras's layers, for weights that start at random and for the bias; and what every
-            layer of Keras takes, as name= and dtype=.
+        options: sigma=, tau=, scale= or negative_slope= of the score: a fixed number in place of
+            the learned or default one. impl=, softcap=, sink=, normalizer=, seed=,
+            kernel_initializer=, bias_initializer=: see `anyscore.keras.options.Options`. name=,
+            dtype= and other arguments of every Keras layer.
 
     {errors}
 
@@ -86,18 +84,18 @@ class Attention(LastWeights[Any], Layer):
         self.seed_generator = keras.random.SeedGenerator(ours.seed) if dropout else None
 
     def complete(self, queries: Any, keys: Any, values: Any) -> tuple[Any, Any, Any]:
-        """Complete queries, keys and values, or their shapes: values are by default the keys.
+        """Return (queries, keys, values), or their shapes; values are by default the keys.
 
-        Raises ValueError: there are no keys.
+        Raises ValueError: keys are missing.
         """
         if keys is None:
             raise ValueError("pass keys, or one list [query, value]; got queries alone.")
         return queries, keys, keys if values is None else values
 
     def check(self, queries: Shape, keys: Shape, values: Shape) -> None:
-        """Check that shapes are those that the layer was made for.
+        """Check shapes against the sizes of the layer.
 
-        Raises ValueError: they are not.
+        Raises ValueError: shapes that do not fit.
         """
         d_q, d_k = self._widths
         if getattr(self._spec.score, "equal_widths", False) and values[-1] == queries[-1]:
@@ -105,12 +103,12 @@ class Attention(LastWeights[Any], Layer):
         check_shapes((d_q, d_k, None), queries, keys, values)
 
     def make_all(self, queries: Shape, keys: Shape, values: Shape) -> None:
-        """Make all parameters, for these shapes."""
+        """Create all parameters for these shapes."""
         self._bound = self._spec.bind(queries[-1], keys[-1])
         of_score = self._shapes_of_score
         self._weights_by_name = {}
         for p in self._bound.parameters:
-            scale = of_score.get(p.field) == ()  # not rounded in mixed precision
+            scale = of_score.get(p.field) == ()  # scales keep their precision in mixed precision
             options = {"bias": p.field == "bias", "autocast": not scale}
             self._weights_by_name[p.name] = self.make(p.name, p.init, **options)
         for name, (x, trained) in self._arrays.items():
@@ -118,7 +116,7 @@ class Attention(LastWeights[Any], Layer):
             self._weights_by_name[name] = self.make(name, Init(x.shape), **options)
             self._weights_by_name[name].assign(x)
         sink = self._spec.sink
-        if isinstance(sink, Parameter):  # as scales
+        if isinstance(sink, Parameter):  # keeps its precision, as scales do
             self._weights_by_name[SINK] = self.make(SINK, sink.init, autocast=False)
 
     def call(
@@ -142,22 +140,22 @@ class Attention(LastWeights[Any], Layer):
         """Attend: output (..., T_q, d_v), or (output, weights) with `return_attention_scores`.
 
         Args:
-            queries: (..., T_q, d_q); or one list in Keras's order, [query, value] or [query, value,
-                key]. Keras's names query=, value= and key= will do too.
+            queries: (..., T_q, d_q); or one list in Keras's order: [query, value] or
+                [query, value, key]. Keras's names query=, value= and key= are accepted too.
             keys: (..., T_k, d_k).
             values: (..., T_k, d_v), by default the keys.
-            valid_lens: as of `anyscore.attention`.
-            mask: of ours, or Keras's list of padding masks; those of layers before this one come by
-                themselves. A padded query gives 0.
-            bias, bias_after: as of `anyscore.attention`; tensors may be symbolic.
+            valid_lens: as for `anyscore.attention`.
+            mask: as for `anyscore.attention`, or Keras's list of padding masks. Keras passes masks
+                of earlier layers itself. The output of a padded query is 0.
+            bias, bias_after: as for `anyscore.attention`; tensors may be symbolic.
             attention_mask: boolean (batch, T_q, T_k).
-            training: whether to drop weights.
-            return_attention_scores: also give the weights (..., T_q, T_k), before dropout.
-            use_causal_mask: query i attends keys 0 … i.
-            queries_mask, keys_mask, values_mask: padding masks (batch, T), which Keras passes.
+            training: True applies dropout.
+            return_attention_scores: also return the weights (..., T_q, T_k), before dropout.
+            use_causal_mask: True lets query i attend keys 0 … i alone.
+            queries_mask, keys_mask, values_mask: padding masks (batch, T), passed by Keras.
 
         Raises:
-            TypeError, ValueError: as `anyscore.attention`, or widths that are not the layer's.
+            TypeError, ValueError: as `anyscore.attention`; or widths other than the layer's.
         """
         q, k, v = self.complete(*three(queries, keys, values))
         self.check(*shapes(q, k, v))
@@ -185,12 +183,12 @@ class Attention(LastWeights[Any], Layer):
         bias: Any = None,
         bias_after: Any = None,
     ) -> Any:
-        """Compute the matrix of scores (..., T_q, T_k) alone, with its gradients.
+        """Return the matrix of scores (..., T_q, T_k), differentiable; see `anyscore.scores`.
 
-        queries, keys, valid_lens, biases and a mask of ours are those of a call; masks of layers
-        before this one are not looked for. The result is that of `anyscore.scores`.
+        queries, keys, valid_lens, mask, bias, bias_after: as for a call. Keras's masks of earlier
+        layers are ignored.
 
-        Raises TypeError, ValueError: as `anyscore.scores`, or widths that are not the layer's.
+        Raises TypeError, ValueError: as `anyscore.scores`; or widths other than the layer's.
         """
         q, k = (keras.ops.convert_to_tensor(x) for x in (queries, keys))
         if not self.built:
@@ -204,11 +202,11 @@ class Attention(LastWeights[Any], Layer):
         return scores(q, k, **given, softcap=options.softcap, impl=options.impl)
 
     def shape_of_output(self, queries: Shape, keys: Shape, values: Shape) -> Shape:
-        """Find the shape of the output, (..., T_q, d_v)."""
+        """Return the shape of the output, (..., T_q, d_v)."""
         return output_shape(queries, keys, values)
 
     def shape_of_weights(self, queries: Shape, keys: Shape, values: Shape) -> Shape:
-        """Find the shape of the weights, (..., T_q, T_k)."""
+        """Return the shape of the weights, (..., T_q, T_k)."""
         return *output_shape(queries, keys, values)[:-1], keys[-2]
 
     def _weights_of_last(self, *chosen: Chosen) -> Any:
@@ -216,12 +214,12 @@ class Attention(LastWeights[Any], Layer):
         return None if last is None else chosen_weights(last, *chosen)
 
     def known_shapes(self) -> list[Shape] | None:
-        """List shapes to build the layer for, if it was made with its widths."""
+        """Return shapes to build the layer with; None if its widths are unknown."""
         spec = self._spec
         return [(None, None, spec.d_q), (None, None, spec.d_k)] if spec.widths_known else None
 
     def parameters_by_name(self) -> dict[str, Any]:
-        """Map the names that parameters have in all frameworks to the variables."""
+        """Map names of parameters, common to all frameworks, to the variables."""
         return {f"{name}.weight": x for name, x in self._weights_by_name.items()}
 
     def _rename_legacy_keys(self, state: dict[str, Any]) -> None:
@@ -229,26 +227,26 @@ class Attention(LastWeights[Any], Layer):
 
     @property
     def _widths(self) -> tuple[int | None, int | None]:
-        """Widths of queries and keys that the layer was made with, or has weights for."""
+        """Return the widths of queries and keys, from arguments or weights; None if unknown."""
         built = self.record.built
         if built is None or not any(self._shapes_of_score.values()):
             return self._spec.d_q, self._spec.d_k
         return built["queries_shape"][-1], built["keys_shape"][-1]
 
     def _score(self) -> Any:
-        """Build the score of the current parameters."""
+        """Build the score from the current parameters."""
         names = self._spec.score_parameters
         if not names and not self._spec.named:
             return self.score
         return self._bound.build(xp, {name: self._value(name) for name in names})
 
     def _sink(self) -> Any:
-        """Give the sink."""
+        """Return the sink; None without a sink."""
         sink = self._spec.sink
         return self._value(SINK) if isinstance(sink, Parameter) else sink
 
     def _value(self, name: str) -> Any:
-        """Give a parameter as a tensor."""
+        """Return a parameter as a tensor."""
         return keras.ops.convert_to_tensor(self._weights_by_name[name].value)
 
 

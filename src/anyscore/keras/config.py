@@ -1,4 +1,4 @@
-"""The scores, masks and biases in configs: encoded, decoded, and taken apart into arrays."""
+"""Scores, masks and biases in configs of Keras: encoding, decoding, and their arrays."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anyscore.score.base import Score
 
 
 def encode(score: Any) -> Any:
-    """Encode a score for a config: a name, a dictionary, or what Keras serialises."""
+    """Encode a score for a config: as a name, as a dictionary, or by Keras's serialisation."""
     if isinstance(score, str | dict):
         return score
     for name, known in SCORES.items():
@@ -29,7 +29,7 @@ def encode(score: Any) -> Any:
 
 
 def decode(score: Any) -> Any:
-    """Decode what `encode` gave, with NumPy arrays for tensors, variables if trained."""
+    """Decode a score from `encode`; tensors become NumPy arrays, or variables if trained."""
     if not isinstance(score, dict):
         return score
     if "fields" not in score:
@@ -39,7 +39,7 @@ def decode(score: Any) -> Any:
 
 
 def encode_tree(x: Any) -> Any:
-    """Encode a mask or a bias by the name of its class and by its fields."""
+    """Encode a mask or a bias by the name of its class and its fields."""
     cls = type(x)
     if isinstance(x, tuple):
         return {"tuple": [encode_tree(part) for part in x]}
@@ -50,9 +50,9 @@ def encode_tree(x: Any) -> Any:
 
 
 def decode_tree(config: Any) -> Any:
-    """Decode what `encode_tree` gave, by the class itself, which checks its fields.
+    """Decode a mask or a bias from `encode_tree`. The constructor of its class checks the fields.
 
-    Raises ValueError: no class of masks or biases has that name.
+    Raises ValueError: an unknown class of masks or biases.
     """
     if not isinstance(config, dict) or not {"tree", "tuple"} & config.keys():
         return keras.saving.deserialize_keras_object(config)
@@ -68,7 +68,7 @@ def decode_tree(config: Any) -> Any:
 
 
 def own_arrays(score: Any) -> tuple[Any, dict[str, tuple[np.ndarray[Any, Any], bool]]]:
-    """Give a score with its tensors as NumPy arrays; and those, with whether each is trained."""
+    """Return (score with NumPy arrays, field → (array, True if trained))."""
     if not isinstance(score, Score):
         return score, {}
     arrays = {}
@@ -82,7 +82,7 @@ def own_arrays(score: Any) -> tuple[Any, dict[str, tuple[np.ndarray[Any, Any], b
 
 
 def to_numpy(x: Any) -> np.ndarray[Any, Any]:
-    """Make a tensor a NumPy array, half precision as float32."""
+    """Convert a tensor to a NumPy array, half precision to float32."""
     array = np.array(keras.ops.convert_to_numpy(keras.ops.convert_to_tensor(x)))
     return array.astype("float32") if array.dtype.name in ("bfloat16", "float16") else array
 

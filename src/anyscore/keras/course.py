@@ -1,4 +1,4 @@
-"""Names of *Dive into Deep Learning*: its masked softmax, and its classes of two scores."""
+"""The masked softmax and the attention classes of *Dive into Deep Learning*."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ _SIZES = {"dropout": "dropout", "query_size": "d_q", "key_size": "d_k", "bias": 
 
 
 class _Course(Attention):
-    """An `Attention` whose config has the arguments of a constructor of its own."""
+    """An `Attention` whose constructor, and so its config, has other arguments."""
 
     own_names: ClassVar[dict[str, str]] = {"dropout": "dropout"}
-    """The names of its arguments → those that `Attention` has for them."""
+    """Names of the arguments → names in `Attention`."""
 
     def get_config(self) -> dict[str, Any]:
-        """Give the arguments of the constructor, as Keras saves them."""
+        """Return the arguments of the constructor for Keras to save."""
         config, given = super().get_config(), dict(self.record.arguments)
         rest = {name: x for name, x in config.items() if name not in given}
         own = {name: given.pop(of_attention) for name, of_attention in self.own_names.items()}

@@ -1,4 +1,4 @@
-"""The masks of a call made one: ours, those that Keras sends along with tensors, its options."""
+"""Combine the masks of a call: anyscore's mask, Keras's padding masks, and Keras's options."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from anyscore.ops.pytrees import TREES, flatten
 @keras.saving.register_keras_serializable("anyscore", "Held")  # its name in saved models
 @dataclass(frozen=True, eq=False)
 class Opaque:
-    """A mask or bias of ours on its way through Keras, which would look inside these trees."""
+    """A wrapper of a mask or bias: Keras would flatten these pytrees."""
 
     held: Mask | Bias
 
@@ -33,12 +33,12 @@ class Opaque:
             )
 
     def get_config(self) -> dict[str, Any]:
-        """Give the mask or bias, as a model that was called with it saves it."""
+        """Return the mask or bias for a saved model with this argument of a call."""
         return {"held": encode_tree(self.held)}
 
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> Opaque:
-        """Make what `get_config` gave."""
+        """Create the wrapper from a config of `get_config`."""
         return cls(decode_tree(config["held"]))
 
 
@@ -52,7 +52,7 @@ def _leaves(x: Any) -> Iterator[Any]:
 
 
 def unwrap(*biases: Any) -> tuple[Any, ...]:
-    """Give biases of a call as `anyscore.attention` takes them."""
+    """Return biases of a call in the form of `anyscore.attention`."""
     return tuple(_unwrap(x) for x in biases)
 
 
@@ -65,7 +65,7 @@ def _unwrap(bias: Any) -> Any:
 
 
 def keras_mask(x: Any) -> Any:
-    """Find the padding mask that Keras sent along with a tensor."""
+    """Return the padding mask that Keras attached to a tensor; None without one."""
     return getattr(x, "_keras_mask", None)
 
 
@@ -78,23 +78,27 @@ def masks(
     causal: bool,
     many: bool = False,
 ) -> Mask | None:
-    """Make one mask of all masks of a call; None if there is none.
+    """Return the intersection of all masks of a call; None without masks.
 
     Args:
         first: the first argument of the call, a tensor or a list of tensors.
         tensors: queries, keys and values.
-        mask: ours, or Keras's list [query mask, value mask] or [query mask, value mask, key mask].
-        padding: what Keras sent along with queries, keys and values. Padded queries attend nothing.
-        attention_mask: boolean or of integers 0 and 1, (batch, T_q, T_k), (T_q, T_k), or with all
+        mask: anyscore's; or Keras's list [query mask, value mask] or
+            [query mask, value mask, key mask].
+        padding: masks that Keras attached to queries, keys and values. The output of a padded
+            query is 0.
+        attention_mask: booleans, or integers 0 and 1: (batch, T_q, T_k), (T_q, T_k), or with all
             leading dimensions.
-        many: the layer splits the tensors into heads, and gives masks without heads their axis.
+        causal: True lets query i attend keys 0 … i alone.
+        many: True if the layer splits the tensors into heads; masks without heads then get an
+            axis.
 
     Raises:
         TypeError, ValueError: masks of other dtypes or shapes.
     """
     of_tensors, mask = shapes(*tensors), mask.held if isinstance(mask, Opaque) else mask
     of_queries, of_keys, of_values = padding
-    if mask is not None and mask is keras_mask(first):  # sent along with the only tensor
+    if mask is not None and mask is keras_mask(first):  # Keras attached the mask to the only tensor
         of_queries, mask = mask, None
         of_keys = of_queries if of_keys is None else of_keys
     if isinstance(of_queries, list | tuple):  # the masks of one list
@@ -121,7 +125,7 @@ def masks(
 
 
 def _listed(given: Sequence[Any]) -> tuple[Any, Any, Any]:
-    """Take the masks of queries, values and keys from Keras's list."""
+    """Return the masks of (queries, values, keys) in Keras's list."""
     if len(given) not in (2, 3):
         raise ValueError(
             "expected mask=[query mask, value mask] or [query mask, value mask, key mask], each "
@@ -133,7 +137,7 @@ def _listed(given: Sequence[Any]) -> tuple[Any, Any, Any]:
 
 
 def _padding(mask: Any, name: str, shape: Shape) -> Any:
-    """Make a padding mask of tokens (batch, tokens, width) booleans."""
+    """Convert a padding mask of tokens (batch, tokens, width) to booleans."""
     mask = keras.ops.cast(mask, "bool")
     of_mask, lead = tuple(mask.shape), shape[:-2]
     allowed = dict.fromkeys([(*lead[:1], shape[-2]), (*lead, shape[-2])])
@@ -146,7 +150,7 @@ def _padding(mask: Any, name: str, shape: Shape) -> Any:
 
 
 def _as_boolean(mask: Any, of_tensors: Sequence[Shape], many: bool) -> Any:
-    """Make Keras's attention_mask booleans that broadcast to (*lead, T_q, T_k)."""
+    """Convert Keras's attention_mask to booleans that broadcast to (*lead, T_q, T_k)."""
     mask = mask if hasattr(mask, "dtype") else np.asarray(mask)
     dtype = keras.backend.standardize_dtype(mask.dtype)
     if "float" in dtype:
@@ -161,7 +165,7 @@ def _as_boolean(mask: Any, of_tensors: Sequence[Shape], many: bool) -> Any:
 
 
 def _with_heads(mask: Any, name: str, of_tensors: Sequence[Shape]) -> Any:
-    """Give a mask (batch, T_q, T_k) an axis for heads."""
+    """Add an axis for heads to a mask (batch, T_q, T_k)."""
     queries, keys, _ = of_tensors
     full = queries[0], queries[-2], keys[-2]
     if not _broadcasts(tuple(mask.shape), full):
@@ -173,7 +177,7 @@ def _with_heads(mask: Any, name: str, of_tensors: Sequence[Shape]) -> Any:
 
 
 def _broadcasts(shape: Shape, full: Shape) -> bool:
-    """Check if a shape may broadcast to another of its rank: sizes that are not known do."""
+    """Check if a shape may broadcast to another of its rank; unknown sizes may."""
     pairs = zip(shape, full, strict=False)
     return len(shape) == len(full) and all(
         n == m or n in (1, None) or m in (1, None) for n, m in pairs

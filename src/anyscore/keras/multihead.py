@@ -1,4 +1,4 @@
-"""Layers that project queries, keys and values themselves, in one head or several."""
+"""Layers with projections of queries, keys and values, in one head or several."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from anyscore.ops.checks import check_size
 @register
 @with_texts
 class SelfAttention(Projecting):
-    """Attention of a sequence to itself, by one fused projection to queries, keys and values.
+    """Attention of a sequence to itself, with one fused projection to queries, keys and values.
 
     Args:
         {self_attention}
@@ -62,32 +62,32 @@ class SelfAttention(Projecting):
         super().__init__(QKVSizes(**sizes), arguments, options)
 
     def known_shapes(self) -> list[Shape]:
-        """List shapes to build the layer for."""
+        """Return shapes to build the layer with."""
         return [(None, None, self.sizes.linears["qkv"][1])]
 
     def build(  # type: ignore[override]
         self, x_shape: Any = None, **of_keras: Any
     ) -> None:
-        """Make the parameters, for a shape by our name or by those of Keras, input_shape= too.
+        """Create the parameters. The shape has anyscore's name or Keras's, input_shape= included.
 
-        Raises TypeError, ValueError: a shape that is not the one that the layer was made for.
+        Raises TypeError, ValueError: a shape that does not fit the sizes of the layer.
         """
         super().build(x_shape, **of_keras)
 
     def complete(self, x: Any, *others: Any) -> tuple[Any, Any, Any]:
-        """Give the input, or its shape, three times."""
+        """Return the input, or its shape, three times."""
         return x, x, x
 
     def check(self, x: Shape, *others: Shape) -> None:
-        """Check that the shape is the one that the layer was made for.
+        """Check the shape against the sizes of the layer.
 
-        Raises ValueError: it is not.
+        Raises ValueError: a shape that does not fit.
         """
         width = self.sizes.linears["qkv"][1]
         check_shapes((width, width, width), x, x, x)
 
     def make_all(self, *shapes: Shape) -> None:
-        """Make all parameters."""
+        """Create all parameters."""
         self.make_linears()
         self.attention.build(*((None, None, n) for n in self.sizes.widths))
 
@@ -106,10 +106,10 @@ class SelfAttention(Projecting):
     ) -> Any:
         """Attend from x (..., T, d) to itself: (..., T, d_v), or (..., T, d) with `project_output`.
 
-        The other arguments are those of `Attention`; with `return_attention_scores` the result is
+        Other arguments: as for `Attention`. With `return_attention_scores` the result is
         (output, weights (..., T, T)).
 
-        Raises TypeError, ValueError: as `anyscore.attention`, or a width that is not the layer's.
+        Raises TypeError, ValueError: as `anyscore.attention`; or a width other than the layer's.
         """
         self.check(*shapes(x))
         padding = x_mask, x_mask, None
@@ -126,11 +126,11 @@ class SelfAttention(Projecting):
         return attention.result(output)
 
     def shape_of_output(self, x: Shape, *others: Shape) -> Shape:
-        """Find the shape of the output."""
+        """Return the shape of the output."""
         return (*x[:-1], self.sizes.output_width)
 
     def shape_of_weights(self, x: Shape, *others: Shape) -> Shape:
-        """Find the shape of the weights, (..., T, T)."""
+        """Return the shape of the weights, (..., T, T)."""
         return (*x[:-1], x[-2])
 
 
@@ -141,7 +141,7 @@ class MultiHeadAttention(Projecting):
 
     Args:
         {multi_head}
-        output_shape: last axes of the output instead of d, as Keras has it: a width, or several.
+        output_shape: last axes of the output in place of d, as in Keras: one width or several.
 
     {multi_head_errors}
 
@@ -180,22 +180,22 @@ class MultiHeadAttention(Projecting):
         self._last_axes = axes or (self.sizes.output_width,)
 
     def known_shapes(self) -> list[Shape]:
-        """List shapes to build the layer for."""
+        """Return shapes to build the layer with."""
         return [(None, None, width) for width in self._widths]
 
     def complete(self, queries: Any, keys: Any, values: Any) -> tuple[Any, Any, Any]:
-        """Complete queries, keys and values, or their shapes: keys are by default the queries."""
+        """Return (queries, keys, values), or their shapes; keys are by default the queries."""
         return heads.complete(queries, keys, values)
 
     def check(self, queries: Shape, keys: Shape, values: Shape) -> None:
-        """Check that shapes are those that the layer was made for.
+        """Check shapes against the sizes of the layer.
 
-        Raises ValueError: they are not.
+        Raises ValueError: shapes that do not fit.
         """
         check_shapes(self._widths, queries, keys, values)
 
     def make_all(self, *shapes: Shape) -> None:
-        """Make all parameters."""
+        """Create all parameters."""
         self.make_linears()
         head = self.sizes.score["d_q"]
         q, k = ((None, n, None, head) for n in (self.sizes.n_heads, self.sizes.kv_heads))
@@ -221,19 +221,19 @@ class MultiHeadAttention(Projecting):
         """Attend in all heads: output (batch, T_q, d).
 
         Args:
-            queries: (batch, T_q, d_q); or one list, or Keras's names, as of `Attention`.
+            queries: (batch, T_q, d_q); or one list, or Keras's names, as for `Attention`.
             keys: (batch, T_k, d_k), by default the queries.
             values: (batch, T_k, d_v), by default the keys.
-            valid_lens: as of `anyscore.attention`.
-            mask, attention_mask: as of `Attention`; booleans are (batch, T_q, T_k), for all heads,
-                or have heads third from the end, or are (T_q, T_k).
-            bias, bias_after: as of `Attention`, heads third from the end.
-            return_attention_scores: the result is (output, weights (batch, heads, T_q, T_k)).
-            use_causal_mask: query i attends keys 0 … i.
-            queries_mask, keys_mask, values_mask: padding masks (batch, T), which Keras passes.
+            valid_lens: as for `anyscore.attention`.
+            mask, attention_mask: as for `Attention`. Booleans are (T_q, T_k), (batch, T_q, T_k)
+                for all heads, or have heads at axis −3.
+            bias, bias_after: as for `Attention`, with heads at axis −3.
+            return_attention_scores: True returns (output, weights (batch, heads, T_q, T_k)).
+            use_causal_mask: True lets query i attend keys 0 … i alone.
+            queries_mask, keys_mask, values_mask: padding masks (batch, T), passed by Keras.
 
         Raises:
-            TypeError, ValueError: as `anyscore.attention`, or widths that are not the layer's.
+            TypeError, ValueError: as `anyscore.attention`; or widths other than the layer's.
         """
         if keys is None and keys_mask is None and not isinstance(queries, list | tuple):
             keys_mask = queries_mask
@@ -253,17 +253,17 @@ class MultiHeadAttention(Projecting):
         return attention.result(output)
 
     def shape_of_output(self, queries: Shape, keys: Shape, values: Shape) -> Shape:
-        """Find the shape of the output."""
+        """Return the shape of the output."""
         return (*output_shape(queries, keys, values)[:-1], *self._last_axes)
 
     def shape_of_weights(self, queries: Shape, keys: Shape, values: Shape) -> Shape:
-        """Find the shape of the weights, (batch, heads, T_q, T_k)."""
+        """Return the shape of the weights, (batch, heads, T_q, T_k)."""
         *lead, tokens, _ = output_shape(queries, keys, values)
         return (*lead, self.sizes.n_heads, tokens, keys[-2])
 
     @property
     def _widths(self) -> tuple[int, int, int]:
-        """The widths of queries, keys and values that the layer has weights for."""
+        """Return the widths of queries, keys and values, from the weights of the layer."""
         of_queries, of_keys, of_values = (
             self.sizes.linears[name][1] for name in ("W_q", "W_k", "W_v")
         )
@@ -271,7 +271,7 @@ class MultiHeadAttention(Projecting):
 
 
 def _axes(given: int | Sequence[int] | None, project_output: bool) -> tuple[int, ...]:
-    """Give the last axes of an output; none if they were not given."""
+    """Return the last axes of an output from output_shape=; an empty tuple for None."""
     if given is None:
         return ()
     if not project_output:

@@ -1,4 +1,4 @@
-"""The options of every layer besides its sizes: how it computes, and its initial values."""
+"""The options of every layer besides sizes: computation and initialisation."""
 
 from __future__ import annotations
 
@@ -13,20 +13,23 @@ from anyscore.modifiers.normalizers import Normalizer, Sigmoid
 from anyscore.score.base import Init
 
 OF_KERAS = "name", "dtype", "trainable", "autocast", "activity_regularizer"
-"""Arguments that every layer of Keras takes."""
+"""Arguments of every layer of Keras."""
 
 
 @dataclass(frozen=True)
 class Options:
-    """Options of a layer, initializers as Keras has them.
+    """Options of a layer.
 
-    impl: as of `anyscore.attention`. softcap: c > 0 caps the scores, s → c · tanh(s / c), after
-    scale and biases and before the softmax (Gemma Team 2024, Gemma 2, section 2); 0 does not.
-    sink: one more logit, which takes weight and gives no value, so that weights sum to less than 1
-    (`anyscore.modifiers.sinks`). True: learned, one for each head if the layer has heads, from 0
-    on, which is "softmax one" (Miller 2023); a number: fixed; None: no sink.
-    normalizer: as of `anyscore.attention`. seed: of dropout. kernel_initializer, bias_initializer:
-    of weights that start at random, and of biases; None = as the score and the layer say.
+    impl: as for `anyscore.attention`.
+    softcap: c > 0 caps the scores after scale and biases: s → c · tanh(s / c). 0: no cap.
+        Source: Gemma Team 2024, Gemma 2, section 2.
+    sink: one more logit without a value, so that weights sum to less than 1; see
+        `anyscore.modifiers.sinks`. True: learned, one for each head if the layer has heads; the
+        initial value 0 is "softmax one" (Miller 2023). A number: fixed. None: no sink.
+    normalizer: as for `anyscore.attention`.
+    seed: the seed of dropout.
+    kernel_initializer, bias_initializer: Keras initializers of randomly initialised weights, and
+        of biases. None: the initialisation of the score and the layer.
     """
 
     impl: str = "auto"
@@ -38,7 +41,7 @@ class Options:
     bias_initializer: Any = None
 
     def config(self) -> dict[str, Any]:
-        """Give these options as a config holds them."""
+        """Return these options for a config."""
         options = {field.name: getattr(self, field.name) for field in fields(self)}
         for name in ("kernel_initializer", "bias_initializer"):
             if options[name] is not None:
@@ -48,7 +51,7 @@ class Options:
         return options
 
     def initializer(self, init: Init, bias: bool) -> Any:
-        """Choose the initializer of one parameter."""
+        """Return the initializer of one parameter."""
         if bias and self.bias_initializer is not None:
             return _fresh(self.bias_initializer)
         if init.bound and not bias and self.kernel_initializer is not None:
@@ -59,7 +62,7 @@ class Options:
 
 
 def split(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Options, dict[str, Any]]:
-    """Split arguments of a layer into scales of its score, our options, and those of Keras."""
+    """Split arguments of a layer. Return (scales of its score, options, Keras's arguments)."""
     rest = dict(arguments)
     ours = {x.name: rest.pop(x.name) for x in fields(Options) if x.name in rest}
     for name in ("kernel_initializer", "bias_initializer"):
@@ -72,12 +75,12 @@ def split(arguments: Mapping[str, Any]) -> tuple[dict[str, Any], Options, dict[s
 
 
 def _fresh(initializer: Any) -> Any:
-    """Clone an initializer, which gives weights of one shape the same values each time."""
+    """Clone an initializer: one object returns the same values for each weight of a shape."""
     return initializer.clone() if isinstance(initializer, keras.Initializer) else initializer
 
 
 def _transposed(initializer: Any) -> Callable[..., Any]:
-    """Adapt an initializer to weights (..., outputs, inputs): Keras has (inputs, outputs)."""
+    """Adapt an initializer of Keras, for (inputs, outputs), to weights (..., outputs, inputs)."""
 
     def initialize(shape: Any, dtype: Any = None) -> Any:
         kernel = initializer((shape[-1], math.prod(shape[:-1])), dtype=dtype)

@@ -1,4 +1,4 @@
-"""The base of the layers that project queries, keys and values themselves."""
+"""The base of layers with projections of queries, keys and values."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anyscore.layers.state_dicts import rename_legacy_heads
 
 
 class Projecting(LastWeights[Any], Layer):
-    """A layer of linear layers around an `Attention`."""
+    """A layer with linear layers around an `Attention`."""
 
     def __init__(
         self, sizes: HeadSizes | QKVSizes, arguments: dict[str, Any], options: dict[str, Any]
@@ -29,19 +29,19 @@ class Projecting(LastWeights[Any], Layer):
         self.attention = Attention(arguments["score"], **inner)
 
     def make_linears(self) -> None:
-        """Make the parameters of the linear layers."""
+        """Create the parameters of the linear layers."""
         self._weights_by_name = {}
         for name, init in initializers(self.sizes.linears, self.bias).items():
             bias = name.endswith(".bias")
             self._weights_by_name[name] = self.make(name.replace(".", "_"), init, bias)
 
     def current(self) -> dict[str, Any]:
-        """Give the parameters of the linear layers as tensors."""
+        """Return the parameters of the linear layers as tensors, by name."""
         weights = self._weights_by_name.items()
         return {name: keras.ops.convert_to_tensor(x.value) for name, x in weights}
 
     def parameters_by_name(self) -> dict[str, Any]:
-        """Map the names that parameters have in all frameworks to the variables."""
+        """Map names of parameters, common to all frameworks, to the variables."""
         inner = self.attention.parameters_by_name()
         return {**self._weights_by_name, **{f"attention.{name}": x for name, x in inner.items()}}
 
@@ -50,7 +50,7 @@ class Projecting(LastWeights[Any], Layer):
 
 
 class Attending:
-    """An attention as `HeadSizes.attend` calls it; it keeps the weights of its call if asked."""
+    """The argument `attention` of `HeadSizes.attend`; keeps the weights if `return_scores`."""
 
     def __init__(self, attention: Attention, return_scores: bool, **options: Any) -> None:
         self.attention = partial(attention, return_attention_scores=return_scores, **options)
@@ -58,11 +58,11 @@ class Attending:
         self.scores: Any = None
 
     def __call__(self, queries: Any, keys: Any, values: Any) -> Any:
-        """Attend; give the output."""
+        """Attend; return the output."""
         result = self.attention(queries, keys, values)
         output, self.scores = result if self.return_scores else (result, None)
         return output
 
     def result(self, output: Any) -> Any:
-        """Give the output of the whole layer, with the weights if asked."""
+        """Return the output of the whole layer, or (output, weights) with `return_scores`."""
         return (output, self.scores) if self.return_scores else output

@@ -1,4 +1,4 @@
-"""Another score in a model of Keras: a copy of it, with our multi-head layers."""
+"""Copy a Keras model, with its multi-head layers replaced by anyscore's."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _CALL: tuple[str, ...] = (
     *(f"{name}_mask" for name in (*_TENSORS, "attention")),
     *("return_attention_scores", "training", "use_causal_mask"),
 )
-"""The arguments of Keras's layer, by position."""
+"""The positional arguments of Keras's layer."""
 
 _NOT_OURS: tuple[str, ...] = "sliding_window", "use_gate", "attention_axes", "activity_regularizer"
 _NOT_OURS += tuple(f"{x}_{y}" for x in ("kernel", "bias") for y in ("regularizer", "constraint"))
@@ -32,24 +32,26 @@ def replace(
     layers: Sequence[int | str] | int | str | None = None,
     **options: Any,
 ) -> Any:
-    """Copy a model of Keras, by `keras.models.clone_model`, with ours for its multi-head layers.
+    """Copy a Keras model, with each multi-head layer replaced by anyscore's, with any score.
 
-    All weights keep their values; the score meets projected queries and keys, each head with
-    parameters of its own, which are new. Calls stay as they were. Compile the copy anew.
+    `keras.models.clone_model` makes the copy. All weights keep their values. The score takes
+    projected queries and keys, with new parameters in each head. Calls of the model stay the same.
+    Compile the copy again.
 
     Args:
-        model: a functional model, or a built Sequential one, which becomes functional; such models
-            inside are looked into, layers that hold layers and subclassed models are not.
-        score, options: as of `anyscore.keras.MultiHeadAttention`.
+        model: a functional model, or a built Sequential model, which becomes functional. Layers of
+            inner functional and Sequential models are replaced too. Layers inside other layers or
+            subclassed models are not replaced.
+        score, options: as for `anyscore.keras.MultiHeadAttention`.
         layers: numbers or names of layers `keras.layers.MultiHeadAttention`, in the order of the
-            model; all if None. Those inside of a model are named "model/layer".
+            model; None: all. A layer of an inner model has the name "model/layer".
 
     Returns:
         The copy.
 
     Raises:
-        TypeError, ValueError, IndexError: it is no model, or a subclassed one, or has no such
-            layers; an unknown score or option; a layer with what ours has not.
+        TypeError, ValueError, IndexError: no model, or a subclassed model; no such layers; an
+            unknown score or option; a layer with an option that anyscore's layer lacks.
 
     >>> x = keras.Input((5, 8))
     >>> y = keras.layers.MultiHeadAttention(2, 3, name="mixing")(x, x, use_causal_mask=True)
@@ -64,7 +66,7 @@ def replace(
             f"model is a {type(model).__name__}, a subclassed model, expected a functional or "
             "Sequential one: put anyscore.keras.MultiHeadAttention in yourself."
         )
-    if isinstance(model, keras.Sequential):  # whose layers cannot be called in another way
+    if isinstance(model, keras.Sequential):  # clone_model refuses call_function there
         if not model.built:
             raise ValueError(f"{model.name} is not built: give it a keras.Input, or call it once.")
         model = keras.Model(model.inputs, model.outputs, name=model.name)
@@ -101,7 +103,7 @@ def replace(
     for theirs, ours in pairs:
         if id(theirs) in made:
             ours.load_numpy_parameters({**ours.numpy_parameters(), **_arrays(theirs)})
-        elif isinstance(theirs, keras.layers.Layer):  # the others are operations
+        elif isinstance(theirs, keras.layers.Layer):  # others are operations
             ours.set_weights(theirs.get_weights())
         else:
             continue
@@ -110,7 +112,7 @@ def replace(
 
 
 def _layers(model: Any, prefix: str = "") -> dict[str, Any]:
-    """Map names to the multi-head layers of a model, and of the models in it."""
+    """Map names to the multi-head layers of a model and of its inner models."""
     found: dict[str, Any] = {}
     for layer in model.layers:
         if isinstance(layer, keras.Function | keras.Sequential):
@@ -121,7 +123,7 @@ def _layers(model: Any, prefix: str = "") -> dict[str, Any]:
 
 
 def _make(name: str, layer: Any, score: AnyScore, options: dict[str, Any]) -> MultiHeadAttention:
-    """Make what takes the place of one layer."""
+    """Create the replacement of one layer."""
     config = layer.get_config()
     for option in _NOT_OURS:
         if config.get(option) and (option, config[option]) != ("attention_axes", (1,)):
@@ -149,7 +151,7 @@ def _make(name: str, layer: Any, score: AnyScore, options: dict[str, Any]) -> Mu
 
 
 def _arrays(theirs: Any) -> dict[str, Any]:
-    """Give the weights of a layer of Keras (inputs, heads, width) as ours, (outputs, inputs)."""
+    """Convert weights of a Keras layer (inputs, heads, width) to anyscore's (outputs, inputs)."""
     arrays: dict[str, Any] = {}
     dense = theirs._query_dense, theirs._key_dense, theirs._value_dense
     for name, layer in zip(("W_q", "W_k", "W_v"), dense, strict=True):

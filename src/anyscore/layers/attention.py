@@ -1,4 +1,4 @@
-"""Parts of `Attention` of several frameworks: its options checked, its scores and prepared keys."""
+"""Parts of `Attention` in every framework: checked options, scores, prepared keys."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anyscore.ops.checks import check_options, check_tensors
 
 
 class AttentionOptions:
-    """The arguments that `Attention` takes in every framework, checked and kept."""
+    """The arguments of `Attention` in every framework, checked."""
 
     dropout: float
     impl: str
@@ -36,9 +36,9 @@ class AttentionOptions:
         sink: bool | float | None,
         normalizer: Normalizer,
     ) -> None:
-        """Check and keep the options; sizes: the other arguments of `ScoreSpec`.
+        """Check and keep the options. sizes: the other arguments of `ScoreSpec`.
 
-        Raises TypeError, ValueError: an unknown score or argument, or sizes that it lacks.
+        Raises TypeError, ValueError: an unknown score or argument, or a missing size.
         """
         check_options(dropout, None, impl, softcap)
         check_normalizer(normalizer, sink=sink)
@@ -58,21 +58,21 @@ class AttentionOptions:
 
 
 class AttentionLayer(AttentionOptions, LastWeights[T]):
-    """An `Attention` that holds its parameters, which its first call may make."""
+    """An `Attention` with its own parameters. The first call creates them if widths are unknown."""
 
     _bound: BoundScore | None = None
 
     def _meet(
         self, queries: T, keys: T, values: T, valid_lens: Any, mask: Any, bias: Any, bias_after: Any
     ) -> None:
-        """Check the tensors of a call, and make the parameters at the first call.
+        """Check the tensors of a call; create the parameters at the first call.
 
         Raises TypeError, ValueError: wrong tensors; at the first call also a wrong mask or bias.
         """
         raise NotImplementedError
 
     def _score(self, like: T) -> Any:
-        """Build the score of the current parameters, for tokens like these."""
+        """Build the score from the current parameters, for tokens like `like`."""
         raise NotImplementedError
 
     def scores(
@@ -85,11 +85,11 @@ class AttentionLayer(AttentionOptions, LastWeights[T]):
         bias: Any = None,
         bias_after: Any = None,
     ) -> T:
-        """Compute the matrix of scores (..., T_q, T_k) alone, with its gradients.
+        """Return the matrix of scores (..., T_q, T_k), differentiable; see `anyscore.scores`.
 
-        Arguments are those of a call, and the result is that of `anyscore.scores`.
+        Arguments: as for a call of the layer.
 
-        Raises TypeError, ValueError: as `anyscore.scores`, or widths that are not the layer's.
+        Raises TypeError, ValueError: as `anyscore.scores`; or widths other than the layer's.
 
         >>> import torch
         >>> from anyscore.torch import Attention
@@ -109,7 +109,7 @@ class AttentionLayer(AttentionOptions, LastWeights[T]):
 
         See `anyscore.prepare_keys`.
 
-        Raises ValueError: the layer has not met its widths.
+        Raises ValueError: the layer does not know its widths yet.
 
         >>> import torch
         >>> from anyscore.torch import Attention
@@ -133,7 +133,7 @@ def check_first_call(
     bias: Any,
     bias_after: Any,
 ) -> None:
-    """Check all of a call before a layer makes its parameters for it.
+    """Check the first call of a layer before the layer creates its parameters.
 
     Raises TypeError, ValueError: tensors, a mask or a bias that do not fit.
     """

@@ -1,6 +1,6 @@
-"""The classes of *Dive into Deep Learning*, each over the `Attention` of any framework.
+"""The classes of *Dive into Deep Learning*, for the `Attention` of any framework.
 
-A class here is the first base of a framework's class of that name, whose second is `Attention`.
+A framework's class of the same name inherits from the class here, and then from `Attention`.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from typing import Any
 
 
 class DotProductAttention:
-    """Scaled dot-product attention, as *Dive into Deep Learning* calls it.
+    """Scaled dot-product attention, under its name in *Dive into Deep Learning*.
 
-    options: as of `Attention`.
+    options: as for `Attention`.
     """
 
     def __init__(self, dropout: float = 0.0, **options: Any) -> None:
@@ -19,10 +19,11 @@ class DotProductAttention:
 
 
 class AdditiveAttention:
-    """Additive attention, as *Dive into Deep Learning* calls it.
+    """Additive attention, under its name in *Dive into Deep Learning*.
 
-    num_hiddens: width of the hidden layer. query_size, key_size: widths of queries and keys,
-    inferred from the first inputs if left out. dropout, bias, options: as of `Attention`.
+    num_hiddens: width of the hidden layer.
+    query_size, key_size: widths of queries and keys; inferred from the first inputs if left out.
+    dropout, bias, options: as for `Attention`.
     """
 
     def __init__(
@@ -40,9 +41,9 @@ class AdditiveAttention:
 
 
 class MLPAttention(AdditiveAttention):
-    """Additive attention under its earlier name, by its formula: vᵀ tanh(W_k k + W_q q).
+    """Additive attention under its earlier name: score(q, k) = vᵀ tanh(W_k k + W_q q).
 
-    units: width of the hidden layer. dropout, options: as of `AdditiveAttention`.
+    units: width of the hidden layer. dropout, options: as for `AdditiveAttention`.
     """
 
     def __init__(self, units: int, dropout: float = 0.0, **options: Any) -> None:

@@ -1,4 +1,4 @@
-"""Sizes, projections and masks of the layers that project queries, keys and values themselves."""
+"""Sizes, projections and masks of layers with projections of queries, keys and values."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from anyscore.ops.checks import check_size, check_tensors
 from anyscore.score.base import Init
 
 Project: TypeAlias = Callable[[Array, str], Array]
-"""(x, name) → x Wᵀ + bias, of one of the `linears` of a layer."""
+"""(x, name) → x Wᵀ + bias, with W and bias of the linear layer `name`."""
 
 
 class HeadSizes:
     """The sizes of a multi-head layer, checked.
 
-    linears: name → (outputs, inputs) of its projections, weight (outputs, inputs). output_width: of
-    the layer. score: the sizes as arguments of its `ScoreSpec`.
+    linears: name of a projection → shape (outputs, inputs) of its weight. output_width: width of
+    the output. score: the sizes as arguments of the layer's `ScoreSpec`.
 
     Raises TypeError, ValueError: sizes that are no integers ≥ 1, or heads that do not divide.
     """
@@ -72,9 +72,9 @@ class HeadSizes:
         keys: Array | PreparedKeys,
         values: Array,
     ) -> Array:
-        """Compute the layer of what `mask_inputs` gave: output (batch, T_q, output_width).
+        """Project the results of `mask_inputs` and attend: output (batch, T_q, output_width).
 
-        attention: queries, keys and values of heads (batch, heads, T, d) → output.
+        attention: (queries, keys, values), each (batch, heads, T, d) → output.
         """
 
         def projected(x: Any, name: str, heads: int) -> Any:
@@ -88,9 +88,9 @@ class HeadSizes:
 
 
 class QKVSizes:
-    """The sizes of a layer with one projection to queries, keys and values, as `HeadSizes`.
+    """The sizes of a layer with one fused projection; attributes as for `HeadSizes`.
 
-    widths: of the three.
+    widths: widths of queries, keys and values.
 
     Raises TypeError, ValueError: sizes that are no integers ≥ 1.
     """
@@ -107,9 +107,9 @@ class QKVSizes:
         self.score: dict[str, Any] = {"d_q": d_k, "d_k": d_k, "projected": True}
 
     def attend(self, xp: Ops, project: Project, attention: Callable[..., Array], x: Array) -> Array:
-        """Compute the layer of x (..., T, d): output (..., T, output_width).
+        """Project x (..., T, d) and attend: output (..., T, output_width).
 
-        attention: queries, keys and values (..., T, d) → output.
+        attention: (queries, keys, values), each (..., T, d) → output.
         """
         y, cuts = project(x, "qkv"), pairwise(accumulate(self.widths, initial=0))
         output = attention(*(y[..., start:stop] for start, stop in cuts))
@@ -117,9 +117,9 @@ class QKVSizes:
 
 
 def inner_sizes(sizes: HeadSizes | QKVSizes, score: AnyScore, sink: Any) -> dict[str, Any]:
-    """Give the sizes that the inner attention is made with: all for a score that is given by name.
+    """Return the size arguments of the inner attention: all of them for a named score.
 
-    Of others a sink that is learned takes the heads.
+    Any other score takes no sizes. A learned sink takes the number of heads.
     """
     if is_named(score):
         return dict(sizes.score)
@@ -128,9 +128,9 @@ def inner_sizes(sizes: HeadSizes | QKVSizes, score: AnyScore, sink: Any) -> dict
 
 
 def initializers(linears: Mapping[str, tuple[int, int]], bias: bool) -> dict[str, Init]:
-    """Map the parameters of linear layers to their initial values, uniform up to 1/√inputs.
+    """Map parameters of linear layers to their initialisation: uniform in ±1/√inputs.
 
-    So `torch.nn.Linear` initialises them.
+    `torch.nn.Linear` uses the same initialisation.
     """
     inits = {}
     for name, (outputs, inputs) in linears.items():
@@ -141,7 +141,7 @@ def initializers(linears: Mapping[str, tuple[int, int]], bias: bool) -> dict[str
 
 
 def linear(xp: Ops, values: Mapping[str, Array], x: Array, name: str) -> Array:
-    """Project x (..., inputs) by one of `linears`: x Wᵀ + bias (..., outputs)."""
+    """Return x Wᵀ + bias (..., outputs) for x (..., inputs) and the linear layer `name`."""
     y = xp.matmul(x, xp.transpose(values[f"{name}.weight"]))
     bias = values.get(f"{name}.bias")
     return y if bias is None else y + bias
@@ -160,7 +160,7 @@ def merge(xp: Ops, x: Array) -> Array:
 
 
 def complete(queries: Any, keys: Any, values: Any) -> tuple[Any, Any, Any]:
-    """Return queries, keys and values: keys are by default the queries, and values the keys.
+    """Return (queries, keys, values): keys default to the queries, values to the keys.
 
     Raises ValueError: prepared keys without values.
     """
@@ -180,13 +180,14 @@ def mask_inputs(
     mask: Any,
     parameters: Iterable[Array],
 ) -> tuple[Array, Array | PreparedKeys, Array, Mask | None]:
-    """Check the inputs of a multi-head layer, lower their mask, and zero the rows that it leaves.
+    """Check the inputs of a multi-head layer, lower the mask, and zero rows that no head uses.
 
-    Where derivatives may be asked for, rows of queries, keys and values (batch, T, d) that no head
-    attends with or to become 0, so that sums over tokens, which the gradients of projections are,
-    do not read them. So do they in half precision, whose products may read the rows beside.
+    A row of queries, keys or values (batch, T, d) is unused if the mask forbids all its pairs in
+    every head. Unused rows become 0 if inputs may need gradients: the gradient of a projection
+    sums over all rows, and a NaN in padding would reach the sum. Unused rows become 0 in half
+    precision too: its matrix products may read neighbouring rows.
 
-    parameters: of the projections. Returns queries, keys, values and the mask, lowered.
+    parameters: the parameters of the projections. Return (queries, keys, values, lowered mask).
 
     Raises TypeError, ValueError: tensors or masks of other shapes or dtypes.
     """
@@ -216,13 +217,13 @@ def mask_inputs(
         if not isinstance(keys, PreparedKeys):
             k, of_keys = zero_unread(xp, k, attended)
             keys, shared = k[..., 0, :, :], shared or of_keys
-        # Where heads have masks of their own, one head may attend a row that another does not.
+        # If masks differ between heads, one head may attend a row that another head masks.
         lowered.unread_is_finite = not shared
     return queries, keys, values, Lowered(lowered)
 
 
 def _reads_all_rows(xp: Ops, tensors: tuple[Array, ...]) -> bool:
-    """Check if rows that nobody attends may reach others in projections of these tensors."""
+    """Check if unused rows may reach other rows, or gradients, in projections of these tensors."""
     backend = backends.load(framework(tensors[0]) or "")
     _, autocast = backend.precision(tensors[0])
     wide = (autocast or xp.dtype(tensors[0])) in ("float32", "float64")

@@ -1,7 +1,7 @@
-"""The weights of a layer's last call: the call kept without its graph, its weights computed later.
+"""The weights of a layer's last call: the task is kept without its graph, and run on demand.
 
-Of chosen queries, heads and examples alone the task is cut down before it runs, so that they take
-memory for what is chosen, not for all queries × keys.
+For chosen queries, heads and examples the task is cut down before it runs. Memory is then for the
+chosen rows × keys, not for all queries × keys.
 """
 
 from __future__ import annotations
@@ -23,40 +23,40 @@ from anyscore.score.factors import Factors
 T = TypeVar("T")
 
 Chosen: TypeAlias = int | slice | Sequence[int] | None
-"""Entries of an axis, as NumPy indexes: one, which drops the axis, or several; None: all."""
+"""Entries of an axis, as in NumPy: an integer drops the axis, others keep it; None: all."""
 
 
 class LastWeights(Generic[T]):
-    """A part of every layer that records its calls: the weights of the last one.
+    """The weights of the last call: a base class of every layer.
 
-    T: the tensors of the framework. A layer around another has it as `attention`.
+    T: the tensor class of the framework. A layer around another has the inner one as `attention`.
     """
 
     @property
     def attention_weights(self) -> T | None:
-        """Weights (..., T_q, T_k) of the last call, before dropout; None if there was none.
+        """Weights (..., T_q, T_k) of the last call, before dropout; None if there was no call.
 
-        Computed when asked, with the score's parameters of that call, and without a graph. Calls
-        that are traced are not recorded: under compilation, export and function transforms, in
-        `fit` and `predict` of Keras, inside a hybridized parent of Gluon. Queries, keys, masks and
-        biases that reach the score as they came are not copied: change them in place, and the
-        weights are no longer those of the call. They are kept until the next call; copies and
-        pickles of the layer do not take them along.
+        Each access computes the weights, with the score's parameters of that call and without a
+        graph. Traced calls are not recorded: compilation, export, function transforms, `fit` and
+        `predict` of Keras, a hybridized parent of Gluon. Queries, keys, masks and biases are not
+        copied unless the layer projects or converts them: a change in place changes the weights.
+        The layer keeps these tensors until the next call. Copies and pickles of the layer leave
+        them out.
         """
         return self.last_weights()
 
     def last_weights(
         self, rows: Chosen = None, heads: Chosen = None, examples: Chosen = None
     ) -> T | None:
-        """Weights as `attention_weights`, of what is chosen alone; None for all.
+        """Return the weights of the last call for chosen queries, heads and examples alone.
 
             last_weights(rows, heads, examples)
                 = attention_weights[..., heads, :, :][..., rows, :][examples]
 
-        Each is an integer, a slice or a sequence of integers; rows are queries, examples are of the
-        first axis. Memory is for the chosen rows × keys.
+        rows: queries. heads: of axis −3. examples: of the first axis. Each is an integer, a slice
+        or a sequence of integers; None: all. Memory is for the chosen rows × keys.
 
-        Raises TypeError, IndexError: no integers, or beyond those of the call.
+        Raises TypeError, IndexError: no integers, or an integer beyond its axis.
 
         >>> import torch
         >>> from anyscore.torch import Attention
@@ -71,10 +71,10 @@ class LastWeights(Generic[T]):
 
 
 def snapshot(xp: Ops, task: Task) -> Task:
-    """Keep what `functional.attention.weights` needs of a task: no values, and no graph.
+    """Return the task for `functional.attention.weights`, without values and without a graph.
 
-    The rows of queries and keys and the mask are shared with the call. Parameters, which have no
-    tokens, are copied, so that a later step of an optimiser does not change them.
+    Queries, keys and mask share memory with the call. Parameters are copied, so that a later step
+    of an optimiser does not change the weights.
     """
 
     def detached(x: Array, axes: Axes) -> Array:
@@ -93,15 +93,15 @@ def snapshot(xp: Ops, task: Task) -> Task:
 def chosen_weights(
     task: Task, rows: Chosen = None, heads: Chosen = None, examples: Chosen = None
 ) -> Array:
-    """Compute the weights (..., T_q, T_k) of a snapshot for what is chosen of them.
+    """Compute the weights (..., T_q, T_k) of a snapshot for chosen queries, heads and examples.
 
         chosen_weights(task, rows, heads, examples)
             = weights(task)[..., heads, :, :][..., rows, :][examples]
 
-    Over the edges of a graph weights are (..., E), of which there are no rows to choose.
+    Weights over the edges of a graph are (..., E), without an axis of queries.
 
-    Raises TypeError, IndexError: no integers, or beyond what there is. ValueError: rows, and the
-        weights are those of edges.
+    Raises TypeError, IndexError: no integers, or an integer beyond its axis. ValueError: rows are
+        chosen of weights over edges.
     """
     rows, heads, examples = to_list(rows), to_list(heads), to_list(examples)
     lead, queries = task.sizes.lead, task.sizes.queries
@@ -132,7 +132,7 @@ def chosen_weights(
             found = select(xp, found, -2, "heads", heads)
         axis = -len(xp.shape(found))
         return found if examples is None else select(xp, found, axis, "examples", examples)
-    # of none, one is computed and left out
+    # An empty choice computes one entry, and the last step drops the entry.
     if of_batch is not None and lead[0]:
         task = _with_examples(xp, task, sorted(set(of_batch)) or [0])
     if of_heads is not None and lead[-1]:
@@ -146,14 +146,14 @@ def chosen_weights(
         (-2, of_rows, rows),
         (first, of_batch, examples),
     ):
-        if places is not None:  # of what was computed, for ascending places
+        if places is not None:  # the computed entries are in ascending order
             order = {place: i for i, place in enumerate(sorted(set(places)))}
             found = _index(xp, found, axis, [order[place] for place in places], chosen)
     return found
 
 
 def select(xp: Ops, x: Array, axis: int, name: str, chosen: Chosen) -> Array:
-    """Index an axis of x, counted from the end, as was chosen; one integer drops it.
+    """Index an axis of x, counted from the end, by `chosen`; an integer drops the axis.
 
     Raises TypeError, IndexError: see `chosen_weights`.
     """
@@ -162,14 +162,14 @@ def select(xp: Ops, x: Array, axis: int, name: str, chosen: Chosen) -> Array:
 
 
 def to_list(chosen: Any) -> Any:
-    """Make a list of an array; return anything else as it is."""
+    """Convert an array to a list; return anything else unchanged."""
     return chosen.tolist() if hasattr(chosen, "tolist") else chosen
 
 
 def as_index(name: str, chosen: Any) -> list[int] | slice:
-    """Return what is chosen as a list of integers, or as the slice that it is.
+    """Return the chosen entries as a list of integers; a slice is returned unchanged.
 
-    Raises TypeError: it is neither one integer, nor several, nor a slice of integers.
+    Raises TypeError: neither an integer, nor a sequence of integers, nor a slice of integers.
     """
     chosen = to_list(chosen)
     if isinstance(chosen, slice):
@@ -184,7 +184,7 @@ def as_index(name: str, chosen: Any) -> list[int] | slice:
 
 
 def indices(name: str, chosen: Any, n: int) -> list[int]:
-    """List the indices from 0 on that are chosen of n.
+    """Return the chosen indices of an axis of n entries, each from 0 to n − 1.
 
     Raises TypeError, IndexError: see `chosen_weights`.
     """
@@ -198,12 +198,12 @@ def indices(name: str, chosen: Any, n: int) -> list[int]:
 
 
 def _with_heads(xp: Ops, task: Task, places: list[int]) -> Task:
-    """Cut a task down to these query heads, ascending; each meets the key head that was its own."""
+    """Cut a task down to these query heads, ascending, with the key head of each."""
     sizes = task.sizes
     if len(places) == sizes.lead[-1]:
         return task
     of_keys = [place // sizes.groups for place in places]
-    of_keys = of_keys[:1] if len(set(of_keys)) == 1 else of_keys  # which all of them share
+    of_keys = of_keys[:1] if len(set(of_keys)) == 1 else of_keys  # one key head for all
 
     def cut(x: Array, axes: Axes) -> Array:
         is_of_keys = "T_k" in axes and "T_q" not in axes
@@ -250,17 +250,17 @@ def _cut_mask(xp: Ops, task: Task, cut: Callable[[Array, Axes], Array]) -> Lower
 
 
 def _cut(xp: Ops, x: Array, axis: int, places: list[int]) -> Array:
-    """Return x at these places of an axis; x where it has no such axis, or one entry for all."""
+    """Return x at these indices of an axis; x itself if the axis is missing or has one entry."""
     if len(xp.shape(x)) < -axis or xp.shape(x)[axis] == 1:
         return x
     first, last = places[0], places[-1]
-    if places == list(range(first, last + 1)):  # a part of the same memory
+    if places == list(range(first, last + 1)):  # a view
         return _at(x, axis, slice(first, last + 1))
     return xp.pick(x, places, axis)
 
 
 def _index(xp: Ops, x: Array, axis: int, places: list[int], chosen: Chosen) -> Array:
-    """Index an axis by the places that were chosen of it."""
+    """Index an axis by the chosen indices; drop the axis if `chosen` is an integer."""
     if not places or isinstance(chosen, Integral):
         return _at(x, axis, places[0] if places else slice(0, 0))
     in_order = places == list(range(xp.shape(x)[axis]))

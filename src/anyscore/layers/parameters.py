@@ -1,4 +1,4 @@
-"""Which score a name means, and the parameters that layers of all frameworks hold for it."""
+"""Scores by name, and the parameters of a layer for its score, in all frameworks."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ AnyScore: TypeAlias = str | type[Score] | Score | Callable[[Array, Array], Array
 """A name or class, a score object, or a callable (queries, keys) → (..., T_q, T_k)."""
 
 PROJECTIONS = "W_q", "W_k"
-"""Parameters left out where queries and keys come already projected."""
+"""Parameters that a score lacks if queries and keys are already projected."""
 
 SINK = "sink"
-"""The name of a sink that a layer learns."""
+"""The name of the parameter of a learned sink."""
 
 _SIZES = "hidden", "d_q", "d_k", "heads", "kv_heads"
 _ARGUMENTS = *_SIZES, "dropout", "bias", "projected", "impl", "softcap", "sink", "normalizer"
@@ -34,9 +34,10 @@ _ARGUMENTS = *_SIZES, "dropout", "bias", "projected", "impl", "softcap", "sink",
 class Parameter:
     """One parameter of a layer.
 
-    field: the field of the score that it fills, or `SINK`. init: its shape in the layer and its
-    initial values. row: whether a vector is kept as one row, as a linear layer with one output
-    keeps it. per_head: whether each head has its own.
+    field: the field of the score, or `SINK`.
+    init: the shape in the layer, and the initial values.
+    row: True if a vector (n,) is stored as (1, n), as in a linear layer with one output.
+    per_head: True if each head has its own values.
     """
 
     field: str
@@ -46,7 +47,7 @@ class Parameter:
 
     @cached_property
     def logarithm(self) -> bool:
-        """True if the layer keeps the logarithm of the field."""
+        """True if the parameter is the logarithm of the field."""
         return self.field in POSITIVE
 
     @cached_property
@@ -56,19 +57,19 @@ class Parameter:
 
 
 def is_named(score: AnyScore) -> bool:
-    """Check if a layer makes the parameters of this score itself: it is a name or a class."""
+    """Check if a score is a name or a class: then a layer creates the score's parameters."""
     return isinstance(score, str) or (isinstance(score, type) and issubclass(score, Score))
 
 
 def makes_parameters(score: AnyScore, sink: Any) -> bool:
-    """Check if a layer makes parameters itself: those of its score, or a sink."""
+    """Check if a layer creates parameters: for a named score, or a learned sink."""
     return is_named(score) or sink is True
 
 
 def sink_of_layer(sink: Any, heads: int | None) -> Parameter | float | None:
-    """Give the sink that a layer was asked for: one to be learned, a number, or None.
+    """Return the sink of a layer: a `Parameter` if learned, a number if fixed; None if no sink.
 
-    Raises TypeError, ValueError: it is neither True, nor a finite number, nor None or False.
+    Raises TypeError, ValueError: sink is not True, False, None or a finite number.
     """
     if sink is None or sink is False:
         return None
@@ -107,12 +108,12 @@ def parameter_specs(
     projected: bool = False,
     scales: Mapping[str, float] | None = None,
 ) -> tuple[list[Parameter], dict[str, float | None]]:
-    """List the parameters that a layer creates for a score, in order, and its fixed fields.
+    """Return the parameters that a layer creates for a score, in order, and its fixed fields.
 
-    hidden: width of a hidden layer; d_q if `projected`. scales: fields that are numbers, not
-    learned. The other arguments are those of the layers.
+    hidden: width of the hidden layer; by default d_q. scales: fields with fixed numbers in place
+    of parameters. Other arguments: as for layers.
 
-    Raises TypeError, ValueError: arguments that the score lacks or has not.
+    Raises TypeError, ValueError: an argument is missing, or the score does not take it.
     """
     scales = scales or {}
     _check_scales(score, scales)
@@ -147,12 +148,12 @@ def parameter_specs(
 
 
 def has_hidden(score: type[Score]) -> bool:
-    """Check if a score has a hidden layer, of the width `hidden`."""
+    """Check if a score has a hidden layer."""
     return any("h" in shape for shape in score.shapes.values())
 
 
 def _check_scales(score: type[Score], arguments: Mapping[str, Any]) -> None:
-    """Check the arguments that a layer does not name: scales of its score, which are numbers."""
+    """Check the keyword arguments of a layer: each must be a scale of its score, and a number."""
     scales = [field for field, shape in score.shapes.items() if shape == ()]
     known = {name for other in SCORES.values() for name, shape in other.shapes.items() if not shape}
     for name, scale in arguments.items():

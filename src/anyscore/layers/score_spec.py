@@ -1,8 +1,8 @@
 """The score of a layer, with its sink: checked, and bound to the widths of queries and keys.
 
-A layer holds the `ScoreSpec` of its score. At its first call, or when it is made with both widths,
-the spec is bound to the widths, which gives its parameters; from their values the layer builds the
-score at every call.
+A layer holds a `ScoreSpec`. Once the widths of queries and keys are known, `bind` returns a
+`BoundScore` with the parameters: at once if the user gives both widths, else at the first call.
+Each call of the layer builds the score from the values of the parameters.
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ from anyscore.score.checks import check_widths
 
 @dataclass(frozen=True)
 class BoundScore:
-    """A score whose widths are known.
+    """A score with known widths.
 
-    parameters: what the layer learns, in order. fixed: the fields that are numbers or None.
+    parameters: the learned fields, in order. fixed: the fields that are numbers or None.
     """
 
     score: AnyScore
@@ -54,13 +54,15 @@ class BoundScore:
 class ScoreSpec:
     """The score of a layer, checked.
 
-    score: a name of `SCORES` or a class, with hidden, d_q, … as `parameter_specs` takes them; or a
-    score object or a callable, which take none of these. sink: True, a number or None; it becomes
-    the parameter that is learned, with `heads` if there are any, or stays. names: of all parameters
-    that the layer holds. score_parameters: the names of those of the score. linears: the names of
-    those that are matrices of linear layers.
+    score: a name of `SCORES` or a class, with hidden, d_q, … as for `parameter_specs`; or a score
+        object or a callable, without these arguments.
+    sink: a `Parameter` if learned, one for each head if there are heads; a number if fixed; None.
+    names: the names of all parameters of the layer.
+    score_parameters: the names of the score's parameters.
+    linears: the names of the parameters that are matrices of linear layers.
 
-    Raises TypeError, ValueError: an unknown score, or sizes and scales that it lacks or has not.
+    Raises TypeError, ValueError: an unknown score; a missing size; a size or scale that the score
+        does not take.
     """
 
     def __init__(
@@ -101,7 +103,7 @@ class ScoreSpec:
                 )
         else:
             if isinstance(self.sink, Parameter):
-                sizes["heads"] = None  # which are those of the sink
+                sizes["heads"] = None  # the sink takes them
             of_names = {**sizes, "bias": bias or None, "projected": projected or None, **scales}
             self._check_own(score, [name for name, x in of_names.items() if x is not None])
             self.score_parameters = tuple(score.tensors()) if isinstance(score, Score) else ()
@@ -113,7 +115,7 @@ class ScoreSpec:
 
     @staticmethod
     def _check_own(score: Any, given: list[str]) -> None:
-        """Check a score that is not given by name, and that no arguments are for one that is."""
+        """Check a score object or a callable, and that no argument of a named score is given."""
         if given:
             raise ValueError(
                 f"{', '.join(given)}: for scores given by name; a score object or a callable has "
@@ -139,13 +141,13 @@ class ScoreSpec:
 
     @property
     def widths_known(self) -> bool:
-        """True if the parameters can be made without looking at queries and keys."""
+        """True if the parameters can be created without queries and keys."""
         return not self.named or (self.d_q is not None and self.d_k is not None)
 
     def bind(self, d_q: int | None = None, d_k: int | None = None) -> BoundScore:
-        """Bind the score to the widths of queries and keys; None: those the layer was made with.
+        """Bind the score to the widths of queries and keys; None: the widths of the layer.
 
-        Raises ValueError: other widths than the layer was made with, or that the score cannot have.
+        Raises ValueError: the widths are not those of the layer, or do not fit the score.
         """
         if not self.named:
             return BoundScore(self.score)
@@ -156,14 +158,14 @@ class ScoreSpec:
         return BoundScore(self.score, tuple(parameters), fixed)
 
     def _width(self, name: str, width: int | None) -> int:
-        """Return the width of a call, or where it is None that of the layer; they must agree."""
+        """Return the width of a call; the width of the layer if None. The two must agree."""
         expected: int | None = getattr(self, name)
         if expected is not None and width not in (None, expected):
             raise ValueError(f"the layer was made with {name}={expected}, got {name}={width}.")
         return cast(int, expected if width is None else width)
 
     def scale_of(self, d_q: int, d_k: int) -> float:
-        """Return the fixed scale of a bilinear layer of these widths."""
+        """Return the fixed scale of a bilinear layer with these widths."""
         _, fixed = parameter_specs(self.score, d_q, d_k, **self._options)
         return float(fixed["scale"] or 1.0)
 

@@ -1,4 +1,4 @@
-"""The layers of a model that a user chooses: by numbers, names, or parts of the model."""
+"""Choose layers of a model by numbers, names, or parts of the model."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from anyscore.ops.checks import shown
 
 
 def choose_layers(names: Iterable[str], layers: Any) -> list[str]:
-    """Choose among the names of layers.
+    """Return the chosen names of layers, in the order of `names`.
 
-    layers: numbers, names, or the beginning of names up to a dot, one or several; None = all.
+    layers: a number, a name, or the beginning of names up to a dot; or several of these; None: all.
 
-    Raises TypeError, ValueError, IndexError: what names no layer; no names or numbers; none at all.
+    Raises TypeError, ValueError, IndexError: neither names nor numbers; no such layer; an empty
+        choice.
 
     >>> choose_layers(["encoder.0", "encoder.1", "decoder.0"], ["decoder", 0])
     ['encoder.0', 'decoder.0']

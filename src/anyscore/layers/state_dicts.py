@@ -1,4 +1,4 @@
-"""The names in state dicts of other libraries for the parameters of our layers."""
+"""Keys of state dicts of other libraries, and the keys of anyscore's layers for them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEGACY_KEYS = {
     **dict.fromkeys(("w.bias", "W.bias", "W_q.bias", "W_k.bias"), "bias.weight"),  # they add up
     "sinks": "sink.weight",
 }
-"""Keys in state dicts of *Dive into Deep Learning*, its relatives, and gpt-oss (sinks) → ours."""
+"""Keys of *Dive into Deep Learning*, its relatives, and gpt-oss (sinks) → anyscore's keys."""
 
 FUSED_KEYS = {
     "_MultiHeadAttention__qkv.weight": "weight",
@@ -24,7 +24,7 @@ FUSED_KEYS = {
     "in_proj_weight": "weight",
     "in_proj_bias": "bias",
 }
-"""Fused projections of other multi-head layers, torch.nn.MultiheadAttention among them."""
+"""Keys of fused projections of multi-head layers, such as torch.nn.MultiheadAttention."""
 
 LEGACY_HEAD_KEYS = {
     "q_proj_weight": "W_q.weight",
@@ -38,17 +38,17 @@ LEGACY_HEAD_KEYS = {
     "_MultiHeadAttention__fc.bias": "W_o.bias",
     "sinks": "attention.sink.weight",
 }
-"""The other keys of these layers → ours."""
+"""The other keys of multi-head layers → anyscore's keys."""
 
 _UNSCALED = "w.weight"
 """The key of the matrix of a bilinear score that has no scale."""
 
 
 def rename_legacy_keys(state: dict[str, Any], prefix: str, spec: ScoreSpec) -> None:
-    """Rename the keys of a state dict under `prefix` to ours, in place, where ours are missing.
+    """Rename the keys of a state dict under `prefix` to anyscore's, in place, if missing there.
 
-    The biases of two linear layers that are added become one. A matrix of a bilinear score without
-    a scale is divided by the scale of the layer, so that the layer gives the same scores.
+    The sum of the biases of two linear layers becomes one bias. The matrix of a bilinear score
+    without a scale is divided by the scale of the layer, so that the scores stay the same.
     """
     sources: dict[str, list[str]] = {}
     for key in [key for key in state if key.startswith(prefix)]:
@@ -71,10 +71,10 @@ def rename_legacy_heads(
     linears: Mapping[str, tuple[int, int]],
     inner: ScoreSpec | None = None,
 ) -> None:
-    """Rename the keys of a layer that projects to ours, in place; cut fused projections.
+    """Rename the keys of a layer with projections to anyscore's, in place; cut fused projections.
 
-    linears: name → (outputs, inputs) of the projections. inner: the score of the layer `attention`,
-    unless that layer renames its keys itself.
+    linears: name of a projection → (outputs, inputs). inner: the spec of the inner layer
+    `attention`; None if the inner layer renames its keys itself.
     """
     sizes = [linears[name][0] for name in ("W_q", "W_k", "W_v") if name in linears]
     for legacy, kind in FUSED_KEYS.items():

@@ -1,4 +1,4 @@
-"""Layers for MXNet's Gluon, for arrays of both its kinds.
+"""Layers for MXNet's Gluon, for arrays of `mx.np` and `mx.nd`.
 
 from anyscore.mxnet import Attention
 
@@ -7,10 +7,13 @@ layer.initialize()
 output = layer(queries, keys, values, valid_lens)
 layer.attention_weights                                  # (batch, queries, keys)
 
-MXNet is retired. To remove it from anyscore, delete this folder, `ops/mxnet.py`,
-`ops/mxnet_operator.py`, `backends/mxnet.py`, `tests/frameworks/mxnet`, `constraints-mxnet.txt` and
-its tabs in `docs/chapter.md`; then its lines in `ops/__init__.py`, `backends/__init__.py`,
-`lab/plans.py`, `lab/info.py`, `pyproject.toml`, the `Makefile` and what the tests say is missing.
+MXNet is retired. How to remove MXNet from anyscore:
+
+- Delete this folder, `ops/mxnet.py`, `ops/mxnet_operator.py`, `backends/mxnet.py`,
+  `tests/frameworks/mxnet`, `constraints-mxnet.txt`, and the tabs of MXNet in `docs/chapter.md`.
+- Delete the lines of MXNet in `ops/__init__.py`, `backends/__init__.py`, `lab/plans.py`,
+  `lab/info.py`, `pyproject.toml` and the `Makefile`.
+- Run the tests, and delete the lines of MXNet that they report.
 """
 
 from anyscore.mxnet.attention import Attention

@@ -34,12 +34,12 @@ class Attention(AttentionLayer[Array], Layer):
     """Attention with any scoring function: output = softmax(score(queries, keys)) · values.
 
     Args:
-        score: a name ("additive", "scaled_dot", …; `anyscore.score.SCORES`) or a score's class,
-            whose parameters the layer creates and initialises as the class says; or a score
-            object, whose parameters it registers, and arrays as constants; or any callable
+        score: a name ("additive", "scaled_dot", …; `anyscore.score.SCORES`) or a score's class:
+            the layer creates and initialises its parameters. Or a score object: the layer
+            registers its parameters, and its arrays as constants. Or any callable
             (queries, keys) → (..., T_q, T_k).
         {options}
-        prefix, params: as of every block of Gluon.
+        prefix, params: as for every Gluon block.
         {scales}
 
     {errors}
@@ -80,7 +80,7 @@ class Attention(AttentionLayer[Array], Layer):
         with self.name_scope():
             for name in self._spec.names:
                 setattr(self, name, Weight(name, tensors.get(name)))
-        if isinstance(self._spec.sink, Parameter):  # which asks for no widths
+        if isinstance(self._spec.sink, Parameter):  # its shape needs no widths
             self.sink.bind(self._spec.sink.init)
         if self._spec.widths_known:
             self._bind()
@@ -99,14 +99,14 @@ class Attention(AttentionLayer[Array], Layer):
         """Attend: output (..., T_q, d_v).
 
         Args:
-            queries: (..., T_q, d_q), of either kind of arrays.
-            keys: (..., T_k, d_k), or what `prepare_keys` made of them.
+            queries: (..., T_q, d_q), an array of `mx.np` or `mx.nd`.
+            keys: (..., T_k, d_k), or `PreparedKeys`.
             values: (..., T_k, d_v), by default the keys.
-            valid_lens, mask, bias, bias_after: as of `anyscore.attention`. In a hybridized parent
-                a bias that is trained is a tensor.
+            valid_lens, mask, bias, bias_after: as for `anyscore.attention`. In a hybridized parent
+                a trained bias must be a tensor.
 
         Raises:
-            TypeError, ValueError: as `anyscore.attention`, or widths that are not the layer's.
+            TypeError, ValueError: as `anyscore.attention`; or widths other than the layer's.
         """
         return super().__call__(queries, keys, values, valid_lens, mask, bias, bias_after)
 
@@ -119,14 +119,14 @@ class Attention(AttentionLayer[Array], Layer):
         return attended.as_nd_ndarray() if legacy else attended
 
     def bind(self, *args: Any) -> None:
-        """Give the parameters their shapes, at the first call."""
+        """Set the shapes of the parameters at the first call."""
         queries, keys, values, *masking = args
         keys = keys.key if isinstance(keys, PreparedKeys) else keys
         self._meet(queries, keys, keys if values is None else values, *masking)
 
     def _meet(self, queries: Array, keys: Array, values: Array, *masking: Any) -> None:
         find_framework(queries=queries, keys=keys, values=values)
-        if self._bound is None:  # once nothing else is wrong with the call
+        if self._bound is None:  # check the whole call before parameters are created
             q, k, v = map(as_np, (queries, keys, values))
             valid_lens, mask, *biases = masking
             with known_shapes():
@@ -134,7 +134,7 @@ class Attention(AttentionLayer[Array], Layer):
             self._bind(queries.shape[-1], keys.shape[-1])
 
     def shape_of(self, *args: Any) -> tuple[int, ...]:
-        """Find the shape of the output; NumPy arrays stand for all. Parameters get their shapes."""
+        """Return the shape of the output for NumPy arguments; set the shapes of the parameters."""
         queries, keys, values = args[:3]
         values = keys if values is None else values
         sizes = check_tensors(_xp, queries, keys, values)
@@ -143,7 +143,7 @@ class Attention(AttentionLayer[Array], Layer):
         return (*sizes.lead, sizes.queries, values.shape[-1])
 
     def compute(self, weights: Mapping[str, Array], mode: Mode, *args: Any) -> Array:
-        """Compute the output of the arguments of `forward`, with the parameters `weights` by name.
+        """Compute the output for the arguments of `forward`. weights: the parameters by name.
 
         Raises TypeError, ValueError: as `anyscore.attention`.
         """
@@ -153,7 +153,7 @@ class Attention(AttentionLayer[Array], Layer):
         score, sink = self._build(weights, len(queries.shape)), self._spec.sink
         if isinstance(sink, Parameter):
             sink = weights["sink.weight"]
-            sink = sink if len(queries.shape) > 2 else _xp.reshape(sink, ())  # as scales
+            sink = sink if len(queries.shape) > 2 else _xp.reshape(sink, ())  # as for scales
         call = Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink, *biases)
         result, task = attend(
             call._replace(normalizer=self.normalizer),
@@ -165,7 +165,7 @@ class Attention(AttentionLayer[Array], Layer):
         return output
 
     def __getstate__(self) -> dict[str, Any]:
-        """Copies and pickles leave the last call behind."""
+        """Leave the last call out of copies and pickles."""
         return {**vars(self), "_last": None}
 
     def __repr__(self) -> str:
@@ -175,7 +175,7 @@ class Attention(AttentionLayer[Array], Layer):
         rename_legacy_keys(arrays, "", self._spec)
 
     def _bind(self, d_q: int | None = None, d_k: int | None = None) -> None:
-        """Give the parameters of a named score their shapes and initial values."""
+        """Set the shapes and initial values of the parameters of a named score."""
         bound = self._spec.bind(d_q, d_k)
         for parameter in bound.parameters:
             self._children[parameter.name].bind(parameter.init)
@@ -185,10 +185,10 @@ class Attention(AttentionLayer[Array], Layer):
         return self._build(self.values(like.ctx), len(like.shape))
 
     def _build(self, weights: Mapping[str, Array], rank: int) -> Any:
-        """Build the score of these parameters, for queries of a rank."""
+        """Build the score from these parameters, for queries of a rank."""
         values = {name: weights[f"{name}.weight"] for name in self._spec.score_parameters}
         bound = cast(BoundScore, self._bound)
-        if rank == 2:  # no leading dimension that a scale of shape (1,) could meet
+        if rank == 2:  # without leading dimensions a scale (1,) does not broadcast
             scales = [p.name for p in bound.parameters if p.init.shape == ()]
             values |= {name: _xp.reshape(values[name], ()) for name in scales}
         return bound.build(_xp, values)

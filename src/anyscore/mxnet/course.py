@@ -1,4 +1,4 @@
-"""Names of *Dive into Deep Learning*: its masked softmax, and its classes of two scores."""
+"""The masked softmax and the attention classes of *Dive into Deep Learning*."""
 
 from __future__ import annotations
 

@@ -17,35 +17,35 @@ from anyscore.ops import Array
 
 
 class Layer(HybridBlock):  # type: ignore[misc]
-    """A block that computes with arrays always: `hybridize` makes it one operator of its parent.
+    """A block that always computes with arrays; in a hybridized parent the block is one operator.
 
-    Its parameters are known in every framework by the same names.
+    Its parameters have the same names in every framework.
     """
 
     dropout: float = 0.0
 
     def __init__(self, prefix: str | None = None, params: Any = None) -> None:
         super().__init__(prefix=prefix, params=params)
-        self.calls: list[symbolic.SymbolicCall] = []  # in graphs of parents, which live no longer
+        self.calls: list[symbolic.SymbolicCall] = []  # keeps calls alive
 
     def compute(self, weights: Mapping[str, Array], mode: Mode, *args: Any) -> Array:
-        """Compute the output of the arguments of `forward`, with the parameters `weights` by name.
+        """Compute the output for the arguments of `forward`. weights: the parameters by name.
 
         Raises TypeError, ValueError: as `anyscore.attention`.
         """
         raise NotImplementedError
 
     def bind(self, *args: Any) -> None:
-        """Give the parameters their shapes, at the first call."""
+        """Set the shapes of the parameters at the first call."""
 
     def shape_of(self, *args: Any) -> tuple[int, ...]:
-        """Find the shape of the output; NumPy arrays stand for all. Parameters get their shapes."""
+        """Return the shape of the output for NumPy arguments; set the shapes of the parameters."""
         raise NotImplementedError
 
     def forward(self, *args: Any) -> Any:
-        """Compute the output of arrays, or make the symbol of it.
+        """Return the output for arrays, or its symbol for symbols.
 
-        Raises TypeError, ValueError: as `anyscore.attention`, or widths that are not the layer's.
+        Raises TypeError, ValueError: as `anyscore.attention`; or widths other than the layer's.
         """
         if any(isinstance(x, mx.sym.Symbol) for x in args):
             return symbolic.call(self, args)
@@ -59,7 +59,7 @@ class Layer(HybridBlock):  # type: ignore[misc]
             return wrap(self.compute(self.values(args[0].ctx), mode, *args), args[0])
 
     def values(self, context: Any) -> dict[str, Array]:
-        """Give the values of the parameters on a device, made now if their shapes were unknown."""
+        """Return the values of the parameters on a device; finish deferred initialisation."""
         values = {}
         for name, parameter in self.parameters().items():
             if parameter._deferred_init:
@@ -68,17 +68,17 @@ class Layer(HybridBlock):  # type: ignore[misc]
         return values
 
     def parameters(self) -> dict[str, Parameter]:
-        """Map the names that the parameters have in files to the parameters."""
+        """Map names of parameters in files to the parameters."""
         parameters: dict[str, Parameter] = self._collect_params_with_prefix()
         return parameters
 
     def _rename_legacy_keys(self, arrays: dict[str, Any]) -> None:
-        """Rename keys of other libraries to ours, in place."""
+        """Rename keys of other libraries to anyscore's, in place."""
 
     def numpy_parameters(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Give the parameters as NumPy arrays, half precision as float32.
+        """Return the parameters as NumPy arrays, half precision as float32.
 
-        Raises ValueError: the layer is not initialised, or has not met its sizes.
+        Raises ValueError: the layer is not initialised, or does not know its sizes yet.
 
         >>> from anyscore.mxnet import AdditiveAttention
         >>> layer = AdditiveAttention(8, query_size=20, key_size=2)
@@ -99,11 +99,11 @@ class Layer(HybridBlock):  # type: ignore[misc]
         return arrays
 
     def load_numpy_parameters(self, arrays: Mapping[str, Any]) -> None:
-        """Take what `numpy_parameters` of a layer of any framework gave.
+        """Load arrays of `numpy_parameters` of a layer of any framework.
 
         Names of other libraries are accepted, see `anyscore.layers.state_dicts`.
 
-        Raises ValueError: names or shapes that are not those of the layer.
+        Raises ValueError: names or shapes of another layer.
         """
         state = {name: np.atleast_1d(np.asarray(x)) for name, x in arrays.items()}
         self._rename_legacy_keys(state)
@@ -128,7 +128,7 @@ class Layer(HybridBlock):  # type: ignore[misc]
 
 
 def _is_number(name: str, parameter: Parameter) -> bool:
-    """Check if a parameter (1,) stands for a number; one without its sizes is known by its name."""
+    """Check if a parameter (1,) is a scalar. Without a known shape its name decides."""
     known = getattr(parameter.init, "number", None)
     if known is not None:
         return bool(known)

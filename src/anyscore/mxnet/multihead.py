@@ -1,4 +1,4 @@
-"""Layers that project queries, keys and values themselves, in one head or several."""
+"""Layers with projections of queries, keys and values, in one head or several."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _xp = load("mxnet")
 
 
 class _Projecting(LastWeights[Array], Layer):
-    """A layer with linear layers around an attention layer."""
+    """A layer with linear layers around an `Attention`."""
 
     def __init__(
         self,
@@ -62,9 +62,9 @@ class _Projecting(LastWeights[Array], Layer):
     def _attend(
         self, weights: Mapping[str, Array], mode: Mode, others: Sequence[Any], *inputs: Any
     ) -> Array:
-        """Compute the whole layer, with the parameters of the inner one among the weights.
+        """Compute the whole layer.
 
-        others: lengths, mask and biases.
+        weights: parameters of both layers, by name. others: lengths, mask and biases.
         """
         start = "attention."
         inner = {x.removeprefix(start): y for x, y in weights.items() if x.startswith(start)}
@@ -77,11 +77,11 @@ class _Projecting(LastWeights[Array], Layer):
 
 @with_texts
 class SelfAttention(_Projecting):
-    """Attention of a sequence to itself, by one fused projection to queries, keys and values.
+    """Attention of a sequence to itself, with one fused projection to queries, keys and values.
 
     Args:
         {self_attention}
-        prefix, params: as of every block of Gluon.
+        prefix, params: as for every Gluon block.
 
     {errors}
     """
@@ -114,20 +114,20 @@ class SelfAttention(_Projecting):
     ) -> Array:
         """Attend from x (..., T, d) to itself: (..., T, d_v), or (..., T, d) with `project_output`.
 
-        The other arguments are those of `Attention`.
+        Other arguments: as for `Attention`.
 
         Raises TypeError, ValueError: as `anyscore.attention`.
         """
         return super().__call__(x, valid_lens, mask, bias, bias_after)
 
     def shape_of(self, *args: Any) -> tuple[int, ...]:
-        """Find the shape of the output; NumPy arrays stand for all."""
+        """Return the shape of the output for NumPy arguments."""
         x = args[0]
         check_tensors(_xp, x, x, x)
         return (*x.shape[:-1], self._sizes.output_width)
 
     def compute(self, weights: Mapping[str, Array], mode: Mode, *args: Any) -> Array:
-        """Compute the output of the arguments of `forward`, with the parameters `weights` by name.
+        """Compute the output for the arguments of `forward`. weights: the parameters by name.
 
         Raises TypeError, ValueError: as `anyscore.attention`.
         """
@@ -142,7 +142,7 @@ class MultiHeadAttention(_Projecting):
 
     Args:
         {multi_head}
-        prefix, params: as of every block of Gluon.
+        prefix, params: as for every Gluon block.
 
     {multi_head_errors}
     """
@@ -185,10 +185,10 @@ class MultiHeadAttention(_Projecting):
 
         Args:
             queries: (batch, T_q, d_q).
-            keys: (batch, T_k, d_k), or what `prepare_keys` made of them; by default the queries.
+            keys: (batch, T_k, d_k), or `PreparedKeys`; by default the queries.
             values: (batch, T_k, d_v), by default the keys.
-            valid_lens, mask, bias, bias_after: as of `Attention`; a boolean mask has four axes or
-                two, heads third from the end, as they are in biases.
+            valid_lens, mask, bias, bias_after: as for `Attention`. A boolean mask has two or four
+                axes; axis −3 of masks and biases is heads.
 
         Raises:
             TypeError, ValueError: as `anyscore.attention`; prepared keys without values.
@@ -210,14 +210,14 @@ class MultiHeadAttention(_Projecting):
         find_framework(queries=queries, keys=keys, values=values)
 
     def shape_of(self, *args: Any) -> tuple[int, ...]:
-        """Find the shape of the output; NumPy arrays stand for all."""
+        """Return the shape of the output for NumPy arguments."""
         queries, keys, values = complete(*args[:3])
         q, k, v, _ = mask_inputs(_xp, self._sizes.n_heads, queries, keys, values, None, None, ())
         sizes = check_tensors(_xp, q, k, v)
         return (*sizes.lead, sizes.queries, self._sizes.output_width)
 
     def compute(self, weights: Mapping[str, Array], mode: Mode, *args: Any) -> Array:
-        """Compute the output of the arguments of `forward`, with the parameters `weights` by name.
+        """Compute the output for the arguments of `forward`. weights: the parameters by name.
 
         Raises TypeError, ValueError: as `anyscore.attention`.
         """

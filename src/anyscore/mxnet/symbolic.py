@@ -1,8 +1,8 @@
-"""A layer inside a hybridized parent: one operator, which computes with arrays when it is run.
+"""A layer inside a hybridized parent: one operator that computes with arrays when it runs.
 
-Autograd takes the derivatives of the operator, of the layer computed once more. Masks and lengths
-may be symbols or constants. The operator finds its layer in this process alone, so such a graph
-cannot be exported.
+The backward of the operator computes the layer again and differentiates it with autograd. Masks
+and lengths may be symbols or constants. The operator refers to a layer of this process, so the
+graph cannot be exported.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Mode:
-    """The mode of a layer: its dropout rate and seed, and whether it records the call."""
+    """The mode of a call: dropout rate, dropout seed, and True to record the call."""
 
     dropout: float = 0.0
     seed: Any = None
@@ -38,8 +38,8 @@ class Mode:
 class SymbolicCall:
     """A call of a layer.
 
-    args: its arguments, None in place of symbols. symbols: where these stand. is_np: whether the
-    symbols are those of MXNet's NumPy interface.
+    args: the arguments, with None in place of symbols. symbols: the indices of symbols. is_np:
+    True if the symbols belong to MXNet's NumPy interface.
     """
 
     layer: Layer
@@ -48,7 +48,7 @@ class SymbolicCall:
     is_np: bool
 
     def fill(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """Give the arguments, with inputs in place of symbols."""
+        """Return the arguments, with inputs in place of symbols."""
         args = list(self.args)
         for i, x in zip(self.symbols, inputs, strict=True):
             args[i] = x
@@ -60,9 +60,9 @@ _tokens = count()
 
 
 def call(layer: Layer, args: tuple[Any, ...]) -> Any:
-    """Make the symbol of a layer's output.
+    """Return the symbol of a layer's output.
 
-    Raises TypeError: the queries are an array and others symbols.
+    Raises TypeError: the queries are an array, and another argument is a symbol.
     """
     symbols = tuple(i for i, x in enumerate(args) if isinstance(x, mx.sym.Symbol))
     if 0 not in symbols:
@@ -102,7 +102,7 @@ class _Property(mx.operator.CustomOpProp):  # type: ignore[misc]
         return [*(f"input{i}" for i in self.call.symbols), *self.names, *seed]
 
     def list_outputs(self) -> list[str]:
-        return ["output", "training"]  # what the backward must know
+        return ["output", "training"]  # the backward reads "training"
 
     def infer_shape(self, shapes: Any) -> tuple[Any, ...]:
         inputs, layer = len(self.call.symbols), self.call.layer

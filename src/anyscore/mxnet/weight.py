@@ -1,4 +1,4 @@
-"""Parameters of a layer, whose shapes may be known only at the first call."""
+"""Parameters of a layer; their shapes may be unknown until the first call."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anyscore.score.base import Init
 class Initializer(mx.init.Initializer):  # type: ignore[misc]
     """Fill an array with `value`, or uniformly from [−bound, bound], as `anyscore.score.base.Init`.
 
-    number: whether the array (1,) stands for a number, of shape (); None if that is not known yet.
+    number: True if the array (1,) is a scalar of shape (); None if the shape is unknown yet.
     """
 
     def __init__(self) -> None:
@@ -30,9 +30,9 @@ class Initializer(mx.init.Initializer):  # type: ignore[misc]
 
 
 class Weight(HybridBlock):  # type: ignore[misc]
-    """Holds a parameter named `weight`, and perhaps one named `bias`, for a layer that reads them.
+    """A block with a parameter `weight`, and optionally a parameter `bias`, read by a layer.
 
-    weight: a parameter to hold, or an array, which is not learned; None: a new parameter.
+    weight: a parameter; or an array, which is not learned; None: a new parameter.
     """
 
     def __init__(self, name: str, weight: Any = None, bias: bool = False) -> None:
@@ -52,9 +52,9 @@ class Weight(HybridBlock):  # type: ignore[misc]
         return f"Weight({self.weight.shape})"
 
     def bind(self, init: Init, kind: str = "weight") -> None:
-        """Take a shape and initial values.
+        """Set the shape and the initial values.
 
-        Raises ValueError: an array of another shape was loaded.
+        Raises ValueError: the loaded array has another shape.
         """
         initializer, parameter = self._initializers[kind], getattr(self, kind)
         initializer.bound, initializer.value = init.bound, init.value

@@ -1,4 +1,4 @@
-"""A page shows recorded attention weights of any layer, head and example."""
+"""Write a page that shows recorded attention weights of any layer, head and example."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ MOST = 50_000_000
 """The most weights on a page."""
 
 UNSEEN = "Cc", "Cf", "Cs", "Co", "Cn", "Zl", "Zp"
-"""Categories of characters without a picture of their own."""
+"""Unicode categories of invisible characters."""
 JOINERS = "\u200c\u200d"
-"""Characters of these that change how their neighbours are written."""
+"""Characters of these categories that change the shapes of neighbouring characters."""
 
 Weights = NDArray[np.float32]
 Labels = list[list[str]] | None
-"""Of each example, the labels of its queries or keys; None: their numbers."""
+"""For each example, the labels of its queries or keys; None: tokens are numbered."""
 
 
 def write_explorer(
@@ -71,7 +71,7 @@ def write_explorer(
     text = json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     title = html.escape(_seen(title))
     filled = {"title": title, "data": text}
-    pieces = part("explorer.html").split("@@")  # texts that are filled in may hold @@
+    pieces = part("explorer.html").split("@@")  # split first: inserted texts may hold @@
     pieces[1::2] = [filled[name] for name in pieces[1::2]]
     page = document(title, "".join(pieces), style=part("explorer.css"), script=part("explorer.js"))
     write_whole(path, page)
@@ -121,7 +121,7 @@ def _examples(recording: Recording | Mapping[str, Any]) -> dict[str, list[Weight
 
 
 def _count(found: Mapping[str, list[Weights]]) -> int:
-    """Return how many examples there are, as many in every layer."""
+    """Return the number of examples, which must be the same in every layer."""
     counts = {name: len(weights) for name, weights in found.items()}
     (first, count), *_ = counts.items()
     for name, n in counts.items():
@@ -136,7 +136,7 @@ def _count(found: Mapping[str, list[Weights]]) -> int:
 
 
 def _numbers(chosen: Any, count: int) -> list[int] | None:
-    """Return the numbers of `count` entries that were chosen, those from the end < 0; None: all."""
+    """Return the indices of `count` chosen entries, < 0 if counted from the end; None: all."""
     if not isinstance(chosen, slice):
         return chosen  # type: ignore[no-any-return]
     step = chosen.step or 1
@@ -145,14 +145,14 @@ def _numbers(chosen: Any, count: int) -> list[int] | None:
 
 
 def _of_first_run(recording: Recording | Mapping[str, Any], count: int) -> int:
-    """Return how many examples one call has, of all `count` of them."""
+    """Return the number of examples of the first call; `count` if there is no recording."""
     return recording.calls[0][1].shape[0] if isinstance(recording, Recording) else count
 
 
 def _check_names(side: str, labels: Any, layers: Sequence[str]) -> None:
-    """Check that labels for each layer are for layers that there are.
+    """Check that a mapping of labels names recorded layers alone.
 
-    Raises ValueError: they are not.
+    Raises ValueError: a layer of the mapping was not recorded.
     """
     for name in labels if isinstance(labels, Mapping) else ():
         if name not in layers:
@@ -162,9 +162,9 @@ def _check_names(side: str, labels: Any, layers: Sequence[str]) -> None:
 
 
 def _labels(side: str, labels: Any, layer: str, sizes: list[int]) -> Labels:
-    """Give the labels of a side in a layer, a list for each example.
+    """Return the labels of a side in a layer, a list for each example; None without labels.
 
-    Raises TypeError, ValueError: they are no lists of texts, or not as many as there are tokens.
+    Raises TypeError, ValueError: labels are no lists of texts, or not one for each token.
     """
     if isinstance(labels, Mapping):
         labels = labels.get(layer)
@@ -210,7 +210,7 @@ def _packed(name: str, weights: Weights) -> bytes:
 
 
 def _seen(text: str) -> str:
-    """Write the characters of a text that cannot be seen as their codes; outer spaces as ␣."""
+    """Replace invisible characters of a text by their codes, and outer spaces by ␣."""
     if not text or text.isspace():
         return {"": "∅", "\n": "⏎", "\t": "⇥"}.get(text, "␣" * len(text))
     inner = text.strip(" ")

@@ -1,6 +1,6 @@
 """Pictures of attention weights: heatmaps, as in *Dive into Deep Learning*, and a page to explore.
 
-Heatmaps are of arrays of any framework and need only matplotlib, imported when one is asked for.
+Heatmaps take arrays of any framework. matplotlib is imported when a heatmap is drawn.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["explore", "show_heatmaps"]
 
-_BOX = "□"  # stands for a character that no installed font can draw
+_BOX = "□"  # drawn in place of a character that no installed font has
 
 
 def explore(
@@ -34,28 +34,28 @@ def explore(
     path: str | PathLike[str] = "attention.html",
     title: str = "Attention weights",
 ) -> Path:
-    """Write recorded attention weights as one page, to look at any head of any layer.
+    """Write recorded attention weights as one page that shows any head of any layer.
 
-    The page is one file, which asks nothing of a network. It shows each weight w by √w in one
-    byte, which differs from w by at most 0.004. An existing file is replaced whole.
+    The page is one file without network requests. The page stores √w of each weight w in one
+    byte, with an error of w of at most 0.004. An existing file is replaced whole.
 
     Args:
-        recording: what `anyscore.record` gave; or a mapping from names of layers to weights
+        recording: a `Recording` of `anyscore.record`; or a mapping from names of layers to weights
             (examples, heads, T_q, T_k), (heads, T_q, T_k) or (T_q, T_k) of any framework.
         queries, keys: labels of the tokens: a list of texts, or one such list for each example; or
-            a mapping from names of layers to either. Keys are labelled as queries where they are
-            as many and `keys` is left out; tokens without labels have their numbers. Characters
-            that cannot be seen are written as codes, spaces before and after a text as ␣.
-        path: of the file.
-        title: of the page.
+            a mapping from names of layers to either. By default keys have the labels of the
+            queries, if there are as many keys as queries. Tokens without labels are numbered.
+            Invisible characters are written as codes, and outer spaces as ␣.
+        path: the path of the file.
+        title: the title of the page.
 
     Returns:
         The path.
 
     Raises:
-        TypeError, ValueError: nothing was recorded, labels are not as many as tokens or of a layer
-            that was not recorded, weights are not within [0, 1] or too many for a page.
-        OSError: the file cannot be written, a folder or in none.
+        TypeError, ValueError: nothing was recorded; labels are not one for each token, or name a
+            layer that was not recorded; weights are outside [0, 1], or too many for a page.
+        OSError: the file cannot be written, is a folder, or its folder does not exist.
 
     >>> import tempfile, numpy as np
     >>> weights, folder = np.full((1, 2, 3, 3), 1 / 3), tempfile.mkdtemp()
@@ -83,24 +83,24 @@ def show_heatmaps(
 ) -> Figure:
     """Draw a grid of heatmaps with one colour scale.
 
-    A notebook shows the figure it is given back; a script calls ``figure.savefig(path)``. The
-    figure is not pyplot's, so nothing has to be closed.
+    A notebook shows the returned figure; a script calls ``figure.savefig(path)``. pyplot does not
+    manage the figure, so no call has to close the figure.
 
     Args:
         matrices: ``(rows, columns, queries, keys)``, an array or tensor of any framework, on any
             device; ``(columns, queries, keys)`` is one row and ``(queries, keys)`` one panel.
-            The colours start at 0, or at the smallest value if that is negative; cells that are
-            not finite are left empty.
-        xlabel: what the keys are, written under the lowest panels.
-        ylabel: what the queries are, written beside the leftmost panels.
+            The colours start at 0, or at the smallest value if it is negative. Cells with NaN or
+            infinity stay empty.
+        xlabel: the name of the keys, under the lowest panels.
+        ylabel: the name of the queries, beside the leftmost panels.
         titles: one for each column.
         figsize: width and height of the whole figure in inches.
-        cmap: name of a matplotlib colour map.
+        cmap: the name of a matplotlib colour map.
         xticklabels: one for each key, tokens of any script; a space is shown as ␣.
         yticklabels: one for each query.
 
     Returns:
-        The figure, of matplotlib.
+        The matplotlib figure.
 
     Raises:
         ImportError: matplotlib is not installed.
@@ -121,7 +121,7 @@ def show_heatmaps(
     _check_count("xticklabels", xticklabels, keys, "key")
     _check_count("yticklabels", yticklabels, queries, "query")
 
-    # One scale for all panels: the one colour bar must be true of each of them.
+    # One scale for all panels, because they share the colour bar.
     finite = values[np.isfinite(values)]
     low = min(0.0, float(finite.min())) if finite.size else 0.0
     high = float(finite.max()) if finite.size else 1.0
@@ -141,11 +141,11 @@ def show_heatmaps(
                 axes.set_ylabel(**_writable(ylabel, "ylabel"))
             if titles is not None:
                 axes.set_title(**_writable(titles[j], "label"))
-    # Axes are shared: labels of the outer panels hold for all.
+    # Panels share their axes: labels of the outer panels apply to all.
     _label_ticks(panels[-1], "x", xticklabels, figsize[0] / columns)
     _label_ticks(panels[:, 0], "y", yticklabels, figsize[1] / rows)
     figure.colorbar(image, ax=panels, shrink=0.6)
-    # IPython shows foreign figures only once pyplot is set up; this makes it so in every notebook.
+    # Without pyplot IPython has no PNG formatter for figures, so the figure brings its own.
     vars(figure)["_repr_png_"] = functools.partial(_png, figure)
     return figure
 
@@ -187,7 +187,7 @@ def _check_count(name: str, labels: Sequence[str] | None, expected: int, of: str
 def _label_ticks(
     panels: Iterable[Axes], direction: str, tokens: Sequence[str] | None, inches: float
 ) -> None:
-    """Label the ticks of an axis by ``tokens``, or whole numbers, in fonts that fit."""
+    """Label the ticks of an axis with ``tokens``, by default whole numbers, in fonts that fit."""
     import matplotlib as mpl
     from matplotlib.font_manager import FontProperties
     from matplotlib.ticker import MaxNLocator
@@ -216,7 +216,7 @@ def _label_ticks(
 
 
 def _writable(text: str, argument: str) -> dict[str, Any]:
-    """Return ``text`` as an argument of that name, and the fonts to write it with."""
+    """Return keyword arguments: ``text`` under the name ``argument``, and font families for it."""
     families, missing = _fonts(text)
     return {argument: _boxed(text, missing), "fontfamily": families}
 
@@ -226,11 +226,11 @@ def _boxed(text: str, missing: frozenset[str]) -> str:
 
 
 def _fonts(text: str) -> tuple[list[str], frozenset[str]]:
-    """Return families to draw ``text`` with, the user's first, and what none of them draws."""
+    """Return font families for ``text``, the user's first, and the characters none can draw."""
     import matplotlib as mpl
 
     usual = tuple(mpl.rcParams["font.family"])
-    # The box is asked for as well: it must not be missing itself.
+    # The fonts must also have the box.
     chosen, missing = _cover(frozenset(text + _BOX), usual)
     return [*usual, *chosen], missing
 
@@ -239,7 +239,7 @@ def _fonts(text: str) -> tuple[list[str], frozenset[str]]:
 def _cover(
     characters: frozenset[str], usual: tuple[str, ...]
 ) -> tuple[tuple[str, ...], frozenset[str]]:
-    """Return families that draw characters which the ``usual`` lack, and characters none draws."""
+    """Return families for characters that ``usual`` lacks, and the characters none can draw."""
     from matplotlib import font_manager
 
     missing = characters - {"\n"}
@@ -250,7 +250,7 @@ def _cover(
     regular: dict[str, FontEntry] = {}
     if missing:
         for entry in font_manager.fontManager.ttflist:
-            # A "last resort" font has a picture of a box for everything.
+            # A "last resort" font draws a box for every character.
             if entry.style == "normal" and "lastresort" not in entry.name.lower().replace(" ", ""):
                 best = regular.setdefault(entry.name, entry)
                 if abs(_weight(entry) - 400) < abs(_weight(best) - 400):
@@ -275,11 +275,11 @@ def _weight(entry: FontEntry) -> int:
 
 
 def _drawable(path: str, characters: frozenset[str]) -> frozenset[str]:
-    """Return those of ``characters`` that the font file has a glyph for."""
+    """Return the ``characters`` for which the font file has a glyph."""
     from matplotlib.ft2font import FT2Font
 
     try:
         font = FT2Font(path)
-    except (OSError, RuntimeError):  # a file matplotlib lists but cannot read, or bitmaps only
+    except (OSError, RuntimeError):  # an unreadable file, or a font of bitmaps only
         return frozenset()
     return frozenset(c for c in characters if font.get_char_index(ord(c)))

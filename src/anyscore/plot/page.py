@@ -1,4 +1,4 @@
-"""All pages share a frame: their theme, a policy that closes the network; and are written whole."""
+"""The frame of all pages: their theme, and a policy without network; files are written whole."""
 
 from __future__ import annotations
 
@@ -17,20 +17,21 @@ from anyscore.ops.checks import shown
 
 
 def part(name: str) -> str:
-    """Read a part of a page, a file beside this one."""
+    """Read a part of a page: a file of this package."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
 
 
 def document(
     title: str, body: str, *, style: str, script: str = "", generator: str = "anyscore"
 ) -> bytes:
-    """Return a page as one file, which opens without a network: its policy forbids any request.
+    """Return a page as one file. Its content security policy forbids all network requests.
 
     A button with the id "theme" in the body chooses between light and dark.
 
     Args:
         title, body: HTML.
-        style, script: the page's own, after those of the theme. No others are allowed to run.
+        style, script: CSS and JavaScript of the page, added to the theme. The policy allows no
+            other styles or scripts.
         generator: the program that made the page.
     """
     style, script = f"{part('theme.css')}\n{style}", f"{part('theme.js')}\n{script}"
@@ -61,9 +62,10 @@ def document(
 
 
 def file_of(path: Any) -> Path:
-    """Give the path of a file that a page is written to.
+    """Check and return the path of the file of a page.
 
-    Raises TypeError, ValueError, OSError: it is none, a folder, or in a folder that is not there.
+    Raises TypeError, ValueError, OSError: path is no path, is empty, is a folder, or its folder
+        does not exist.
     """
     if not isinstance(path, str | PathLike):
         raise TypeError(f"path must name a file, got {shown(path)}.")
@@ -78,16 +80,16 @@ def file_of(path: Any) -> Path:
 
 
 def write_whole(path: Path, content: bytes) -> None:
-    """Write a file beside its place, then move it there: a reader never finds half of it.
+    """Write a temporary file, then rename it: no reader finds half a file.
 
-    It has the mode of the file that it replaces.
+    The new file keeps the mode of the file that it replaces.
 
-    Raises OSError: it cannot be written.
+    Raises OSError: the file cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:
         with open(temporary, "xb") as stream:
-            with suppress(OSError):  # there is none, or the disk knows no modes
+            with suppress(OSError):  # no earlier file, or a file system without modes
                 shutil.copymode(path, temporary)
             stream.write(content)
             stream.flush()
@@ -99,6 +101,6 @@ def write_whole(path: Path, content: bytes) -> None:
 
 
 def _hash(text: str) -> str:
-    """Return the hash of a script or style sheet, as a content security policy has it."""
+    """Return the hash of a script or style sheet in the form of a content security policy."""
     digest = hashlib.sha256(f"\n{text}".encode()).digest()
     return f"sha256-{base64.b64encode(digest).decode()}"

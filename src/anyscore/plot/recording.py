@@ -21,12 +21,14 @@ Weights = NDArray[np.float32]
 
 @dataclass
 class Recording:
-    """The weights of the calls of attention layers, in the order in which they ran.
+    """The weights of the calls of attention layers, in the order of the calls.
 
-    layers: the names of the layers that were recorded, whether they ran or not. calls: for each
-    call the name of its layer and the weights, (examples, heads, T_q, T_k), float32, before
-    dropout. A layer without heads has one; a call without a batch one example. chosen: the "heads"
-    and "examples" that `record` was told to keep, lists of integers or slices; all if it was not.
+    layers: the names of the recorded layers; some may not have run.
+    calls: (name of the layer, weights) of each call. Weights are (examples, heads, T_q, T_k),
+        float32, before dropout. A layer without heads has one head; a call without a batch has one
+        example.
+    chosen: the arguments "heads" and "examples" of `record`, as lists of integers or slices; empty
+        if all are recorded.
 
     `recording["encoder.0"]` lists the weights of the calls of a layer.
     """
@@ -41,10 +43,11 @@ class Recording:
         return [weights for name, weights in self.calls if name == layer]
 
     def examples(self) -> dict[str, list[Weights]]:
-        """Give the weights (heads, T_q, T_k) of each example, for each layer that ran.
+        """Return the weights (heads, T_q, T_k) of each example, for each layer that ran.
 
-        Calls with one query that follow another call are its next rows: steps of a decoder. Keys
-        that a row did not have yet get weight 0. A call with more queries begins new examples.
+        A call with one query is a step of a decoder: its weights become the next row of the call
+        before. Keys that a row did not have yet get weight 0. A call with more queries begins new
+        examples.
         """
         found = {layer: self.runs(layer) for layer in self.layers}
         return {
@@ -54,7 +57,7 @@ class Recording:
         }
 
     def runs(self, layer: str) -> list[list[Weights]]:
-        """List the calls of a layer, those together that are steps of the same examples."""
+        """Return the calls of a layer, grouped into the steps of the same examples."""
         runs: list[list[Weights]] = []
         for weights in self[layer]:
             if runs and _follows(weights, runs[-1][-1]):
@@ -70,29 +73,31 @@ def record(
 ) -> Iterator[Recording]:
     """Record the attention weights of a model while the block runs.
 
-    Layers of this package are recorded, and any other with a method `last_weights(rows, heads,
-    examples)` that gives the weights of its last call, (…, T_q, T_k); of `layer.step` with a cache,
-    those of the step. Nothing is changed in what the model computes, and nothing is left in it
-    afterwards. Calls inside `torch.compile`, `fit` and `predict` of Keras on TensorFlow and JAX,
-    and hybridized blocks of MXNet are not recorded, nor is `Cache.attend`, which is no layer's.
+    Layers of anyscore are recorded, and any layer with a method `last_weights(rows, heads,
+    examples)` that returns the weights (…, T_q, T_k) of its last call. Calls of `layer.step` with
+    a cache are recorded too. The results of the model stay the same, and all hooks are removed
+    afterwards.
+
+    Not recorded: calls inside `torch.compile`; `fit` and `predict` of Keras on TensorFlow and JAX;
+    hybridized blocks of MXNet; `Cache.attend`, which belongs to no layer.
 
     Args:
-        model: of PyTorch, Keras or Gluon: a layer, or what contains some.
-        layers: their names, the beginning of names up to a dot, or numbers in the order of the
+        model: a layer or a model of PyTorch, Keras or Gluon.
+        layers: names of layers, the beginning of names up to a dot, or numbers in the order of the
             model; by default all.
-        heads, examples: which heads, and which examples of a batch, to keep: an integer, a slice
-            or a sequence of integers each; by default all. The weights of others are not computed.
+        heads, examples: the heads, and the examples of a batch, to record: an integer, a slice or
+            a sequence of integers each; by default all. Other weights are not computed.
 
     Yields:
         The `Recording`, which grows with each call.
 
     Raises:
-        TypeError: the model is of none of these, or a choice of another type.
-        ValueError: the model has no layer that can be recorded, or none of that name; a choice is
-            empty.
-        IndexError: the model has no layer of that number; in its call, no such head or example.
-            There ValueError, if slices choose none, or over the edges of a graph, whose weights are
-            not (T_q, T_k).
+        TypeError: the model belongs to no such framework, or a choice has another type.
+        ValueError: the model has no layer that can be recorded, or no layer of the name; a choice
+            is empty. In the call of a layer: slices choose no weights, or the layer attends along
+            the edges of a graph, so that its weights are not (T_q, T_k).
+        IndexError: the model has no layer of the number. In the call of a layer: no such head or
+            example.
 
     >>> import torch
     >>> from anyscore import record
@@ -110,11 +115,11 @@ def record(
     recording = Recording(list(found), [], choice)
 
     def note(name: str, weights: Any) -> None:
-        if weights is not None:  # it ran under a compiler
+        if weights is not None:  # None: the layer ran under a compiler
             recording.calls.append((name, _four_axes(name, to_numpy(weights, np.float32), choice)))
 
     def note_call(name: str, layer: Any) -> None:
-        # all rows: chosen, so that weights of edges, which have none, are refused
+        # rows=all makes weights over edges raise an error
         note(name, layer.last_weights(rows=slice(None), **choice))
 
     def note_step(name: str, layer: Any, *args: Any, **options: Any) -> None:
@@ -131,7 +136,7 @@ def record(
 def to_numpy(x: Any, dtype: DTypeLike) -> NDArray[Any]:
     """Copy a tensor of any framework, on any device, to a NumPy array.
 
-    Raises TypeError, ValueError: it does not hold real numbers.
+    Raises TypeError, ValueError: x does not hold real numbers.
     """
     if isinstance(x, (list, tuple)):
         return np.stack([to_numpy(part, dtype) for part in x])
@@ -146,9 +151,9 @@ def to_numpy(x: Any, dtype: DTypeLike) -> NDArray[Any]:
 
 
 def _recordable(model: Any) -> dict[str, Any]:
-    """Map the names of the layers that keep their last weights to them, in the model's order.
+    """Map names to the layers with `last_weights`, in the model's order.
 
-    Of layers inside each other it is the outermost: the others may not be called, but computed.
+    Of nested layers the outermost is taken: it may compute the inner layers without calling them.
     """
     found: dict[str, Any] = {}
     seen: set[int] = set()
@@ -177,7 +182,7 @@ def _recordable(model: Any) -> dict[str, Any]:
 
 
 def _children_of(model: Any) -> Callable[[Any], list[tuple[str, Any]]]:
-    """Return what lists the names and layers directly inside a layer, in the model's framework."""
+    """Return a function layer → [(name, child), …], for the model's framework."""
     if hasattr(model, "_flatten_layers"):  # Keras, whose layers may be modules of PyTorch too
         return lambda layer: [
             (x.name, x) for x in layer._flatten_layers(include_self=False, recursive=False)
@@ -193,7 +198,7 @@ def _children_of(model: Any) -> Callable[[Any], list[tuple[str, Any]]]:
 
 
 def _after_calls(layer: Any, noted: Callable[[], None]) -> Callable[[], None]:
-    """Call `noted` after each call of a layer, until what is returned is called."""
+    """Call `noted` after each call of a layer. Return a function that ends this."""
     if not hasattr(layer, "_flatten_layers"):
 
         def hook(*_: Any) -> None:
@@ -206,7 +211,7 @@ def _after_calls(layer: Any, noted: Callable[[], None]) -> Callable[[], None]:
 
 
 def _after(layer: Any, method: str, noted: Callable[..., None]) -> Callable[[], None]:
-    """Call `noted` with what a method of a layer was given, after each call of it, likewise."""
+    """Call `noted` with the arguments of each call of a method. Return a function that ends it."""
     before, own = getattr(layer, method), vars(layer).get(method)
 
     def call(*args: Any, **named: Any) -> Any:
@@ -226,9 +231,9 @@ def _after(layer: Any, method: str, noted: Callable[..., None]) -> Callable[[], 
 
 
 def _some(name: str, chosen: Any) -> Any:
-    """Return what is chosen as `as_index` does.
+    """Return the chosen entries as `as_index` does.
 
-    Raises TypeError, ValueError: it is nothing that can be chosen, or nothing.
+    Raises TypeError, ValueError: no integers, or an empty choice.
     """
     found = as_index(name, chosen)
     if found == []:
@@ -237,9 +242,9 @@ def _some(name: str, chosen: Any) -> Any:
 
 
 def _four_axes(name: str, weights: Weights, choice: Mapping[str, Any]) -> Weights:
-    """Give weights as (examples, heads, T_q, T_k).
+    """Reshape weights to (examples, heads, T_q, T_k).
 
-    Raises ValueError: they have other axes, or nothing that was chosen.
+    Raises ValueError: fewer than two axes, or an empty choice.
     """
     shape = weights.shape
     if len(shape) < 2:
@@ -259,7 +264,7 @@ def _follows(weights: Weights, before: Weights) -> bool:
 
 
 def _rows(run: list[Weights]) -> Weights:
-    """Put the calls of a run one below the other."""
+    """Stack the calls of a run along the axis of queries, padded with 0 to the same keys."""
     keys = run[-1].shape[3]
     wide = [np.pad(w, [(0, 0)] * 3 + [(0, keys - w.shape[3])]) for w in run]
     return np.concatenate(wide, axis=2)

@@ -6,16 +6,16 @@ layer = Attention("additive", hidden=32, dropout=0.1)
 output = layer(queries, keys, values, valid_lens)
 layer.attention_weights                                  # (batch, queries, keys)
 
-    attention, multihead, course     the layers, and *Dive into Deep Learning*'s names for them
-    layer, weight, projecting        bases of all layers, of their parameters, of their projections
+    attention, multihead, course     the layers, and their names in *Dive into Deep Learning*
+    layer, weight, projecting        bases of layers, of parameters, of layers with projections
     nested_weights                   the last weights of nested tensors
-    replace, torch_mha               the place of PyTorch's multi-head layers, and their masks
-    varlen                           packed sequences, as `varlen_attn` takes them
+    replace, torch_mha               replace PyTorch's multi-head layers; convert their masks
+    varlen                           packed sequences, with the arguments of `varlen_attn`
     graphs                           PyTorch Geometric's layers
     speech                           attention of speech
     pointers                         pointer networks
 
-Imports `layers` and what that imports. Start with `attention`.
+Imports `layers` and the layers below. Start with `attention`.
 """
 
 from anyscore.ops.pytrees import register_pytrees

@@ -27,7 +27,7 @@ from anyscore.torch.weight import Linear, Weight, projection
 
 _xp = load("torch")
 _MAKING = Lock()
-"""Held while a first call makes parameters: others wait for them."""
+"""Held while a first call creates parameters: concurrent calls wait."""
 
 
 @with_texts
@@ -35,9 +35,9 @@ class Attention(AttentionLayer[Tensor], Layer):
     """Attention with any scoring function: output = softmax(score(queries, keys)) · values.
 
     Args:
-        score: a name ("additive", "scaled_dot", …; `anyscore.score.SCORES`) or a score's class,
-            whose parameters the layer creates and initialises as the class says; or a score
-            object, whose tensors it registers; or any callable (queries, keys) → (..., T_q, T_k).
+        score: a name ("additive", "scaled_dot", …; `anyscore.score.SCORES`) or a score's class:
+            the layer creates and initialises its parameters. Or a score object: the layer
+            registers its tensors. Or any callable (queries, keys) → (..., T_q, T_k).
         {options}
         device, dtype: of the parameters.
         {scales}
@@ -76,7 +76,7 @@ class Attention(AttentionLayer[Tensor], Layer):
         factory: dict[str, Any] = {"device": device, "dtype": dtype}
         sizes: dict[str, Any] = {"hidden": hidden, "d_q": d_q, "d_k": d_k, "bias": bias, **scales}
         sizes |= {"heads": heads, "kv_heads": kv_heads, "projected": projected}
-        sizes |= {} if makes_parameters(score, sink) else factory  # which are refused then
+        sizes |= {} if makes_parameters(score, sink) else factory  # refused without parameters
         self._set_options(score, sizes, dropout, impl, softcap, sink, normalizer)
         self._last: Task | PackedCall | None = None
         tensors = score.tensors() if isinstance(score, Score) else {}
@@ -87,8 +87,8 @@ class Attention(AttentionLayer[Tensor], Layer):
             )
         if isinstance(score, Score):  # the module holds its tensors
             self._spec.score = score.map(lambda x: None)
-        self.score = self._spec.score  # a module is registered so
-        if isinstance(self._spec.sink, Parameter):  # which asks for no widths
+        self.score = self._spec.score  # registers the score if it is a module
+        if isinstance(self._spec.sink, Parameter):  # its shape needs no widths
             cast(Weight, self.get_submodule(SINK)).bind(self._spec.sink)
         if self._spec.widths_known:
             self._bind()
@@ -109,13 +109,13 @@ class Attention(AttentionLayer[Tensor], Layer):
 
         Args:
             queries: (..., T_q, d_q).
-            keys: (..., T_k, d_k), or what `prepare_keys` made of them.
+            keys: (..., T_k, d_k), or `PreparedKeys`.
             values: (..., T_k, d_v), by default the keys.
-            valid_lens, mask, bias, bias_after: as of `anyscore.attention`.
-            return_weights: also give the weights (..., T_q, T_k), before dropout.
+            valid_lens, mask, bias, bias_after: as for `anyscore.attention`.
+            return_weights: also return the weights (..., T_q, T_k), before dropout.
 
         Raises:
-            TypeError, ValueError: as `anyscore.attention`, or widths that are not the layer's.
+            TypeError, ValueError: as `anyscore.attention`; or widths other than the layer's.
         """
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         values = tensor if values is None else values
@@ -145,7 +145,7 @@ class Attention(AttentionLayer[Tensor], Layer):
             return None if last is None else chosen_weights(last, *chosen)
 
     def reset_parameters(self) -> None:
-        """Draw the parameters of a named score anew, if it has met its sizes."""
+        """Draw the parameters of a named score again, if their shapes are known."""
         for name in self._spec.names:
             cast(Weight, self.get_submodule(name)).reset_parameters()
 
@@ -158,19 +158,19 @@ class Attention(AttentionLayer[Tensor], Layer):
         if self._bound is not None:
             return
         make = self._make_parameters
-        if torch.compiler.is_compiling():  # as a decorator it would import all of the compiler
+        if torch.compiler.is_compiling():  # a decorator would import the whole compiler
             make = torch.compiler.disable(make)  # type: ignore[no-untyped-call]
         make(queries, keys, values, *masking)
 
     def _make_parameters(self, queries: Tensor, keys: Tensor, *others: Any) -> None:
-        """Make the parameters at the first call, once nothing else is wrong with the call."""
+        """Check the first call, then create the parameters."""
         check_first_call(_xp, queries, keys, *others)
         with _MAKING, torch.inference_mode(False):
             if self._bound is None:
                 self._bind(queries.shape[-1], keys.shape[-1])
 
     def _bind(self, d_q: int | None = None, d_k: int | None = None) -> None:
-        """Give the parameters of a named score their shapes and initial values."""
+        """Set the shapes and initial values of the parameters of a named score."""
         bound = self._spec.bind(d_q, d_k)
         for parameter in bound.parameters:
             cast(Weight, self.get_submodule(parameter.name)).bind(parameter)
@@ -178,7 +178,7 @@ class Attention(AttentionLayer[Tensor], Layer):
 
     def _score(self, like: Tensor) -> Any:
         if not isinstance(self.score, type | Score):
-            return self.score  # not the spec's: a module may have been exchanged
+            return self.score  # not the spec's: the user may have replaced a module
         values, linears, detached = {}, self._spec.linears, like.detach()
         for name in self._spec.score_parameters:
             module: Any = self._modules[name]
@@ -186,7 +186,7 @@ class Attention(AttentionLayer[Tensor], Layer):
         return cast(BoundScore, self._bound).build(_xp, values)
 
     def _sink(self, like: Tensor) -> Any:
-        """Give the sink, for tokens like these."""
+        """Return the sink for tokens like `like`; None without a sink."""
         if not isinstance(self._spec.sink, Parameter):
             return self._spec.sink
         return cast(Any, self._modules[SINK])(like.detach())

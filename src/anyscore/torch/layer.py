@@ -1,4 +1,4 @@
-"""The base of all layers for PyTorch: they are traced, exported, and exchange parameters."""
+"""The base of all layers for PyTorch: tracing, nested tensors, and exchange of parameters."""
 
 from __future__ import annotations
 
@@ -20,14 +20,14 @@ from anyscore.ops.checks import find_framework
 def check_inputs(queries: Any, keys: Any, values: Any) -> None:
     """Check that queries, keys and values are tensors of PyTorch.
 
-    Raises TypeError: they are not.
+    Raises TypeError: one of them is not.
     """
     if find_framework(queries=queries, keys=keys, values=values) != "torch":
         raise TypeError(f"queries is a {type(queries).__name__}, expected a PyTorch tensor.")
 
 
 class Layer(nn.Module):
-    """A module whose parameters are known in every framework by the same names."""
+    """A module whose parameters have the same names in every framework."""
 
     _tokens: ClassVar[tuple[str, ...]] = ()
     """The first arguments of a call, if they may be nested tensors: queries, keys and values."""
@@ -35,9 +35,9 @@ class Layer(nn.Module):
     """The sequences of the nested tensors of a call, while the call runs."""
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Call the layer. torch.fx.symbolic_trace records that whole, as of layers of torch.nn.
+        """Call the layer. torch.fx.symbolic_trace records one call, as for layers of torch.nn.
 
-        Jagged nested tensors are packed sequences inside, and nested again in the results.
+        Jagged nested tensors become packed sequences, and the results become nested again.
         """
         for x in (*args, *kwargs.values()):
             if isinstance(x, Proxy):
@@ -65,9 +65,9 @@ class Layer(nn.Module):
         )
 
     def numpy_parameters(self) -> dict[str, np.ndarray[Any, Any]]:
-        """Give the state dict as NumPy arrays, half precision as float32.
+        """Return the state dict as NumPy arrays, half precision as float32.
 
-        Raises ValueError: the layer has not met its sizes.
+        Raises ValueError: the parameters have no shapes yet.
 
         >>> from anyscore.torch import AdditiveAttention
         >>> arrays = AdditiveAttention(8, query_size=20, key_size=2).numpy_parameters()
@@ -82,10 +82,10 @@ class Layer(nn.Module):
         return {name: x.cpu().numpy().copy() for name, x in tensors.items()}
 
     def load_numpy_parameters(self, arrays: Mapping[str, Any]) -> None:
-        """Load what `numpy_parameters` of a layer of any framework gave.
+        """Load arrays of `numpy_parameters` of a layer of any framework.
 
         Names of other libraries are accepted, see `anyscore.layers.state_dicts`.
 
-        Raises RuntimeError: as `load_state_dict`, names or shapes that are not those of the layer.
+        Raises RuntimeError: as `load_state_dict`, if names or shapes are not those of the layer.
         """
         self.load_state_dict({name: torch.tensor(np.asarray(x)) for name, x in arrays.items()})

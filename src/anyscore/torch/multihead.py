@@ -1,4 +1,4 @@
-"""Layers that project queries, keys and values themselves, in one head or several."""
+"""Layers with projections of queries, keys and values, in one head or several."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ _xp = load("torch")
 
 @with_texts
 class SelfAttention(Projecting):
-    """Attention of a sequence to itself, by one fused projection to queries, keys and values.
+    """Attention of a sequence to itself, with one fused projection to queries, keys and values.
 
     Args:
         {self_attention}
@@ -66,7 +66,7 @@ class SelfAttention(Projecting):
     ) -> Tensor:
         """Attend from x (..., T, d) to itself: (..., T, d_v), or (..., T, d) with `project_output`.
 
-        The other arguments are those of `anyscore.attention`.
+        Other arguments: as for `anyscore.attention`.
 
         Raises TypeError, ValueError: as `anyscore.attention`.
         """
@@ -87,7 +87,7 @@ class MultiHeadAttention(Projecting):
 
     {multi_head_errors}
 
-    It also takes the call of `torch.nn.MultiheadAttention`, so that it can take its place:
+    The layer accepts the call of `torch.nn.MultiheadAttention`, and so can replace one:
 
     >>> encoder = nn.TransformerEncoderLayer(16, 4, batch_first=True)
     >>> encoder.self_attn = MultiHeadAttention(16, 4, score="additive")
@@ -98,7 +98,7 @@ class MultiHeadAttention(Projecting):
 
     _tokens = "queries", "keys", "values"
     _sizes: HeadSizes
-    # What PyTorch's Transformer modules look at before they call kernels of their own instead.
+    # PyTorch's Transformer modules read these before they bypass the layer with fused kernels.
     in_proj_weight, in_proj_bias = NOT_FUSED, None
     _qkv_same_embed_dim = False
 
@@ -150,15 +150,18 @@ class MultiHeadAttention(Projecting):
         """Attend in all heads: output (batch, T_q, d).
 
         Args:
-            queries: (batch, T_q, d_q), or all three without the batch.
-            keys: (batch, T_k, d_k), or what `prepare_keys` made of them; by default the queries.
+            queries: (batch, T_q, d_q); or queries, keys and values without the batch.
+            keys: (batch, T_k, d_k), or `PreparedKeys`; by default the queries.
             values: (batch, T_k, d_v), by default the keys.
-            valid_lens, mask, bias, bias_after: as of `anyscore.attention`; a boolean mask has four
-                axes or two, heads third from the end, as they are in biases.
-            key_padding_mask, attn_mask, is_causal: as of `torch.nn.MultiheadAttention`, True = may
-                not attend, which intersects with the others; or floats, added as `bias_after` is.
-            need_weights: if given, the result is (output, weights), weights None if False, else
-                before dropout, (batch, T_q, T_k), or (batch, heads, T_q, T_k) if not averaged.
+            valid_lens, mask, bias, bias_after: as for `anyscore.attention`. A boolean mask has
+                two or four axes; axis −3 of masks and biases is heads.
+            key_padding_mask, attn_mask, is_causal: as for `torch.nn.MultiheadAttention`, where
+                True = may not attend. Booleans are intersected with the other masks; floats are
+                added as `bias_after`.
+            need_weights: None returns the output alone. True returns (output, weights before
+                dropout), False returns (output, None).
+            average_attn_weights: True averages the weights over heads: (batch, T_q, T_k). False
+                returns (batch, heads, T_q, T_k).
 
         Raises:
             TypeError, ValueError: as `anyscore.attention`; prepared keys without values.
@@ -196,7 +199,7 @@ class MultiHeadAttention(Projecting):
         return output if need_weights is None else (output, weights)
 
     def _batched(self, x: Any, unbatched: bool) -> Any:
-        """Give x as (batch, T, d)."""
+        """Return x as (batch, T, d)."""
         if unbatched:
             return x[None]
         if self.batch_first or isinstance(x, PreparedKeys) or x.dim() < 3:
@@ -225,9 +228,10 @@ class MultiHeadAttention(Projecting):
     ) -> Tensor:
         """Append tokens x (batch, n, d) to a cache, and attend causally: output (batch, n, d).
 
-        One step at a time gives what `layer(x, mask=Causal())` does in evaluation. Without
-        gradients, as `Cache.append`; `attention_weights` stay those of the last call, and
-        `step_weights` gives those of a step. mask, bias and bias_after are as of `Cache.attend`.
+        Steps together compute `layer(x, mask=Causal())` in evaluation mode. As for `Cache.append`,
+        tokens must not need gradients. `attention_weights` stay the weights of the last call;
+        `step_weights` returns the weights of a step. mask, bias, bias_after: as for
+        `Cache.attend`.
 
         Raises TypeError, ValueError: as `Cache.append` and `Cache.attend`, before any work.
 
@@ -258,9 +262,9 @@ class MultiHeadAttention(Projecting):
         examples: Chosen = None,
         **options: Any,
     ) -> Tensor | None:
-        """Weights (batch, heads, n, tokens) of the last step, of its x and with its options.
+        """Return the weights (batch, heads, n, tokens) of the last step; None under compilation.
 
-        heads, examples: as of `last_weights`. None while a program is compiled.
+        x, options: the arguments of the step. heads, examples: as for `last_weights`.
 
         Raises TypeError, IndexError: as `last_weights`.
         """
@@ -279,7 +283,7 @@ class MultiHeadAttention(Projecting):
         return cast(Tensor, weights)
 
     def _of_step(self, x: Tensor) -> tuple[Tensor, dict[str, Any]]:
-        """Give the queries of tokens x, in heads, and what the layer says of their attention."""
+        """Return (queries of tokens x by head, score and other options of `Cache.attend`)."""
         q = split(_xp, self._project(self._batched(x, False), "W_q"), self.n_heads)
         inner = self.attention
         given = {"softcap": inner.softcap, "normalizer": inner.normalizer, "impl": inner.impl}

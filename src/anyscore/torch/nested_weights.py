@@ -1,4 +1,4 @@
-"""The weights of a layer's last call of nested tensors: packed sequences inside."""
+"""The weights of a layer's last call with nested tensors, which are packed inside."""
 
 from __future__ import annotations
 
@@ -25,12 +25,11 @@ class PackedCall(NamedTuple):
     sequences: Sequences
 
     def weights(self, rows: Chosen, heads: Chosen, examples: Chosen) -> Tensor:
-        """Compute the weights (B, …, longest query, longest key), 0 where they are padded.
+        """Compute the weights (B, …, longest T_q, longest T_k), padded with 0.
 
-        Arguments are those of `chosen_weights`; examples are sequences, and the others are not
-        computed.
+        Arguments: as for `chosen_weights`. examples: sequences; others are not computed.
 
-        Raises TypeError, IndexError: no integers, or beyond those of the call.
+        Raises TypeError, IndexError: no integers, or an integer beyond its axis.
         """
         of_queries, of_keys = self.sequences.cu_seqlens_q, self.sequences.cu_seqlens_k
         queries = list(pairwise(of_queries.tolist()))
@@ -40,7 +39,7 @@ class PackedCall(NamedTuple):
         if examples is not None:
             places, examples = indices("examples", examples, len(queries)), to_list(examples)
         parts = []
-        for s in places or [0]:  # of none, one is computed and left out
+        for s in places or [0]:  # an empty choice computes one, which is dropped below
             (top, bottom), (left, right) = queries[s], keys[s]
             part = chosen_weights(self.task, slice(top, bottom), heads)[0][..., left:right]
             parts.append(F.pad(part, (0, most_k - (right - left), 0, most_q - (bottom - top))))

@@ -1,4 +1,4 @@
-"""The base of layers that project queries, keys and values themselves."""
+"""The base of layers with projections of queries, keys and values."""
 
 from __future__ import annotations
 

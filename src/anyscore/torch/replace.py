@@ -1,4 +1,4 @@
-"""Another score in a model of PyTorch: its multi-head layers replaced, in place."""
+"""Replace the multi-head layers of a PyTorch model, in place, to use another score."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SAID = "bias", "dropout", "batch_first", "kv_heads", "d_q", "d_k", "d_v", "devi
 
 
 class Replaced(MultiHeadAttention):
-    """A `MultiHeadAttention` that is called as `torch.nn.MultiheadAttention` is."""
+    """A `MultiHeadAttention` with the call of `torch.nn.MultiheadAttention`."""
 
     _tokens = "query", "key", "value"
 
@@ -33,11 +33,12 @@ class Replaced(MultiHeadAttention):
         *,
         mask: Any = None,
     ) -> tuple[Tensor, Tensor | None]:
-        """Attend: the output, and the weights before dropout, or None if they are not needed.
+        """Attend. Return (output, weights before dropout; None without need_weights).
 
-        mask: of ours, which `Layer` makes of jagged nested tensors.
+        mask: the `Sequences` that `Layer` builds from jagged nested tensors.
 
-        Raises TypeError, ValueError: as `MultiHeadAttention`; nested tensors with masks of others.
+        Raises TypeError, ValueError: as `MultiHeadAttention`; or nested tensors together with
+            key_padding_mask, attn_mask or batch_first=False.
         """
         others = key_padding_mask is not None or attn_mask is not None
         if isinstance(mask, Sequences) and (others or not self.batch_first):
@@ -65,26 +66,27 @@ def replace(
     layers: Sequence[int | str] | int | str | None = None,
     **options: Any,
 ) -> nn.Module:
-    """Replace the `torch.nn.MultiheadAttention` of a model by ours, with any score, in place.
+    """Replace each `torch.nn.MultiheadAttention` of a model by anyscore's, with any score.
 
-    So of `torch.nn.Transformer` and its encoders and decoders too. Projections keep their values;
-    the score meets projected queries and keys, each head with parameters of its own, which are new.
-    Calls stay as they were. Make the optimiser afterwards: parameters are other objects, and have
-    other names in the state dict. Subclasses with a `forward` of their own are left alone.
+    The model is changed in place; `torch.nn.Transformer`, its encoders and its decoders are such
+    models. Projections keep their values. The score takes projected queries and keys, with new
+    parameters in each head. Calls of the model stay the same. Create the optimiser afterwards:
+    the parameters are new objects with other names in the state dict. Subclasses with their own
+    `forward` are not replaced.
 
     Args:
-        model: any module. If it is such a layer itself, use what is returned.
-        score, options: as of `anyscore.torch.MultiHeadAttention`.
-        layers: numbers or names of such layers, in the order of `model.named_modules()`, or of
-            parts of the model that have them inside; all if None.
+        model: any module. If the model is a multi-head layer itself, use the returned module.
+        score, options: as for `anyscore.torch.MultiHeadAttention`.
+        layers: numbers or names of multi-head layers, in the order of `model.named_modules()`, or
+            names of parts of the model with such layers; None: all.
 
     Returns:
         The model.
 
     Raises:
-        TypeError, ValueError, IndexError: it is no module, or has no such layers; an unknown score
-            or option; a layer with add_bias_kv, add_zero_attn or parametrized weights. The model is
-            then as it was.
+        TypeError, ValueError, IndexError: the model is no module, or has no such layers; an
+            unknown score or option; a layer with add_bias_kv, add_zero_attn or parametrized
+            weights. The model is then unchanged.
 
     >>> import torch
     >>> model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, batch_first=True), 3)
@@ -117,14 +119,14 @@ def replace(
     for name in choose_layers(found, layers):
         made[found[name]] = _make(name, found[name], score, options)
     for parent in list(model.modules()):
-        for name, child in list(parent._modules.items()):  # the same one under all its names
+        for name, child in list(parent._modules.items()):  # a shared layer under all its names
             if child is not None and child in made:
                 setattr(parent, name, made[child])
     return made.get(model, model)
 
 
 def _make(name: str, layer: Any, score: AnyScore, options: dict[str, Any]) -> Replaced:
-    """Make what takes the place of one layer, with its parameters."""
+    """Create the replacement of one layer, with the layer's parameters."""
     if isinstance(layer, Replaced):
         widths = [getattr(layer, x).in_features for x in ("W_q", "W_k", "W_v")]
         dropout = layer.attention.dropout

@@ -1,4 +1,4 @@
-"""The call of `torch.nn.MultiheadAttention` in our terms: its masks."""
+"""Convert the masks of a call of `torch.nn.MultiheadAttention` to masks and biases of anyscore."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from anyscore.masks.objects import All, Causal, Keep, Keys, Mask
 
 
 class _NotFused:
-    """In the place of a fused weight: PyTorch's modules then call the layer, not their kernels."""
+    """A placeholder for a fused weight: PyTorch's modules then call the layer, not a kernel."""
 
     @classmethod
     def __torch_function__(
@@ -32,13 +32,15 @@ def native_masks(
     attn_mask: Tensor | None,
     is_causal: bool,
 ) -> tuple[Mask | None, Tensor | None]:
-    """Make one mask of ours of those of such a call, and one bias of the floats among them.
+    """Convert the masks of a call. Return (mask, bias of the floats); None without one.
 
-    key_padding_mask: (batch, T_k), or (T_k,) of unbatched input. attn_mask: (T_q, T_k) or
-    (batch · n_heads, T_q, T_k). True = may not attend; or floats, which are added to the scores,
-    and of which −∞ is masked. Both are for (batch, n_heads, T_q, T_k), or None.
+    key_padding_mask: (batch, T_k), or (T_k,) for unbatched input.
+    attn_mask: (T_q, T_k) or (batch · n_heads, T_q, T_k).
 
-    Raises TypeError, ValueError: masks that are neither, or of other shapes.
+    Both are booleans, True = may not attend, or floats to add to the scores, where −∞ is masked.
+    The mask and the bias broadcast to (batch, n_heads, T_q, T_k).
+
+    Raises TypeError, ValueError: masks of other dtypes or shapes.
     """
     masks: list[Mask] = [Causal("start")] if is_causal else []
     floats = None
@@ -67,9 +69,9 @@ def native_masks(
 
 
 def with_floats(floats: Tensor | None, bias_after: Any) -> Any:
-    """Add floats of such a call to a bias.
+    """Add the floats of a mask to a bias; return either if the other is None.
 
-    Raises ValueError: there are both, and the bias is no tensor.
+    Raises ValueError: neither is None, and the bias is no tensor.
     """
     if floats is None or bias_after is None:
         return bias_after if floats is None else floats
@@ -82,10 +84,10 @@ def with_floats(floats: Tensor | None, bias_after: Any) -> Any:
 
 
 def allowed(mask: Tensor, name: str) -> tuple[Tensor, Tensor | None]:
-    """Give a mask of PyTorch's polarity as booleans, True = may attend, and what is added if any.
+    """Split a mask of PyTorch. Return (booleans, True = may attend; floats to add, or None).
 
-    Of 0 and −∞ alone nothing is, which is not looked for where a compiler cannot, nor in what asks
-    for a gradient.
+    Floats are None if the mask holds 0 and −∞ alone. This is not checked under compilation, or if
+    the mask needs a gradient.
     """
     if mask.dtype == torch.bool:
         return ~mask, None

@@ -21,7 +21,7 @@ _ADVICE = {
     "max_q": "leave out max_q and max_k, the longest lengths",
     "max_k": "leave out max_q and max_k, the longest lengths",
 }
-"""Argument of `torch.nn.attention.varlen.varlen_attn` → what to do in its place."""
+"""Refused argument of `torch.nn.attention.varlen.varlen_attn` → advice."""
 
 
 def varlen_attention(
@@ -37,32 +37,32 @@ def varlen_attention(
     mask: Any = None,
     **options: Any,
 ) -> Any:
-    """Attention within packed sequences, with any score, of tensors T × heads × width.
+    """Attention within packed sequences, with any score, for tensors (tokens, heads, width).
 
-    Nothing is copied or padded: heads are a view of the tensors. Conventions are those of
-    `torch.nn.attention.varlen.varlen_attn`, which has one score; the longest lengths, which that
-    asks for, are not needed.
+    No tensor is copied or padded: heads are a view. Conventions are those of
+    `torch.nn.attention.varlen.varlen_attn`, without its arguments max_q and max_k.
 
     Args:
         query: (T_q, heads, d_q), the tokens of all sequences one after the other.
-        key, value: (T_k, kv heads, …); kv heads may be fewer, if they divide heads.
-        cu_seqlens_q, cu_seqlens_k: (sequences + 1,), integers, as of `anyscore.Sequences`; those of
-            keys are those of queries if left out.
-        window_size: keys before and after the query's own position that it attends, −1 = all:
-            (−1, 0) is causal. The last query of a sequence stands at its last key, of those that
-            `seqused_k` leaves.
-        longest: nothing; max_q and max_k of PyTorch's function are refused.
-        seqused_k: (sequences,), integers: how many keys of each sequence are attended, the first.
-        score: as of `anyscore.attention`. Its scale is that of `ScaledDot(scale=…)`.
-        mask: other masks beside these.
-        options: others of `anyscore.attention`: dropout, softcap, sink, bias, return_lse, ….
+        key, value: (T_k, kv heads, …), where kv heads divide heads.
+        cu_seqlens_q, cu_seqlens_k: (sequences + 1,), integers, as for `anyscore.Sequences`;
+            cu_seqlens_k is by default cu_seqlens_q.
+        window_size: numbers of keys that a query attends before and after its own position;
+            −1: all; (−1, 0) is causal. The last query of a sequence has the position of the last
+            key that `seqused_k` leaves.
+        longest: must be empty: max_q and max_k of PyTorch's function are refused.
+        seqused_k: (sequences,), integers: each sequence attends its first seqused_k keys alone.
+        score: as for `anyscore.attention`. Its scale is an argument of the score, as in
+            `ScaledDot(scale=…)`.
+        mask: further masks, intersected with the sequences, the window and seqused_k.
+        options: other options of `anyscore.attention`: dropout, softcap, sink, bias, return_lse, ….
 
     Returns:
         The output (T_q, heads, d_v); `AttentionOutput` if a `return_*` flag is set, with weights
         (heads, T_q, T_k) and the log-sum-exp (heads, T_q).
 
     Raises:
-        TypeError, ValueError: as `anyscore.attention`, or tensors that are not T × heads × width.
+        TypeError, ValueError: as `anyscore.attention`; or tensors with other axes.
 
     >>> import torch
     >>> x = torch.ones(5, 8, 16)                                     # lengths of 2 and 3
@@ -99,7 +99,9 @@ def varlen_attention(
 
 
 def _of_last(query: Tensor, within: Sequences, used: Any) -> Tensor:
-    """Return where the first query of each sequence stands if its last one is at the last used key.
+    """Return the position of the first query of each sequence (sequences,).
+
+    The last query has the position of the last used key.
 
     Raises TypeError, ValueError: used is not (sequences,) integers.
     """
@@ -121,7 +123,7 @@ def _of_last(query: Tensor, within: Sequences, used: Any) -> Tensor:
 
 
 def _window(size: Any) -> list[int | None]:
-    """Return left and right of a window, None for −1."""
+    """Return [left, right] of a window, with None for −1."""
     try:
         left, right = size
     except (TypeError, ValueError):

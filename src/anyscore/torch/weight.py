@@ -1,4 +1,4 @@
-"""One parameter of a layer, whose shape may be known only at the first call."""
+"""One parameter of a layer; its shape may be unknown until the first call."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _xp = load("torch")
 class Weight(nn.Module):
     """A tensor named `weight`: a parameter, or a buffer if it is a plain tensor.
 
-    It is called for the tensor, so that hooks of modules reach it.
+    A call returns the tensor, so that hooks of modules see the tensor.
     """
 
     weight: Any
@@ -36,12 +36,12 @@ class Weight(nn.Module):
 
     @classmethod
     def lazy(cls, device: Any, dtype: torch.dtype | None) -> Weight:
-        """Make a parameter without a shape; a state dict or `bind` gives it one."""
+        """Create a parameter without a shape; a state dict or `bind` sets the shape."""
         lazy = UninitializedParameter(device=device, dtype=dtype)  # type: ignore[call-arg]
         return cls(lazy)
 
     def forward(self, queries: Tensor) -> Tensor:
-        """Give the tensor; under Opacus, for gradients of each example, one for each of them."""
+        """Return the tensor; under Opacus expanded to one for each example of the queries."""
         weight: Tensor = self.weight
         if self.parameter is None or not hasattr(weight, "grad_sample"):
             return weight
@@ -49,9 +49,9 @@ class Weight(nn.Module):
         return weight.expand(len(queries), *(1,) * between, *weight.shape)
 
     def bind(self, parameter: Parameter) -> None:
-        """Take the shape and the initial values of a parameter, unless they are there.
+        """Set the shape and the initial values of the parameter, unless values were loaded.
 
-        Raises ValueError: a tensor of another shape was loaded.
+        Raises ValueError: the loaded tensor has another shape.
         """
         self.parameter = parameter
         if is_lazy(self.weight):
@@ -65,7 +65,7 @@ class Weight(nn.Module):
 
     @torch.no_grad()
     def reset_parameters(self) -> None:
-        """Draw the values anew."""
+        """Draw the values again."""
         if self.parameter is None:
             return
         init = self.parameter.init
@@ -88,16 +88,16 @@ class Weight(nn.Module):
         super()._load_from_state_dict(state_dict, prefix, *args)
 
     def _save_to_state_dict(self, destination: Any, prefix: str, keep_vars: bool) -> None:
-        if is_lazy(self.weight):  # it cannot be detached
+        if is_lazy(self.weight):  # a lazy parameter cannot be detached
             destination[prefix + "weight"] = self.weight
         else:
             super()._save_to_state_dict(destination, prefix, keep_vars)
 
 
 class Linear(Weight, nn.Linear):
-    """A matrix that projects tokens, as a linear layer without a bias: x ↦ x Wᵀ.
+    """A matrix that projects tokens, as a linear layer without a bias: x → x Wᵀ.
 
-    Libraries that watch, wrap or replace linear layers find one.
+    Libraries that watch, wrap or replace `nn.Linear` find this layer.
     """
 
     def __init__(self, weight: Tensor) -> None:
@@ -117,7 +117,7 @@ class Linear(Weight, nn.Linear):
 
 
 def projection(module: nn.Module, like: Tensor) -> Projection:
-    """Give a `Linear`, or the module that took its place, as a score takes it for such tokens."""
+    """Return a `Linear`, or its replacement, as a `Projection` for tokens like `like`."""
     weight: Any = module.weight
     tensors = (weight,) if type(module) is Linear else tuple(module.parameters())
     call: Callable[[Tensor], Tensor] = module
@@ -128,7 +128,7 @@ def projection(module: nn.Module, like: Tensor) -> Projection:
 
 
 def _autocast(module: nn.Module, device: str, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:
-    """Wrap a module in the autocasting of this moment, which calls of scores suspend."""
+    """Wrap a module in the current autocast, which is off while a score is computed."""
 
     def call(x: Tensor) -> Tensor:
         with torch.autocast(device, dtype):

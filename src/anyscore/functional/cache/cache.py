@@ -34,16 +34,20 @@ from anyscore.score.base import Score
 @tree
 @dataclass(frozen=True, eq=False)
 class Cache:
-    """Room for `capacity` keys, prepared for a score, and their values; `make_cache` makes it.
+    """Buffers of `capacity` keys, prepared for a score, and of their values; see `make_cache`.
 
-    b, key_bias, packed: what the score made of the keys, see `PreparedKeys`, (..., capacity, …).
-    values: (..., capacity, d_v). length: (), an integer: how many tokens have been appended.
-    no_query: (..., 0, d_q). score: the class of the score. d_k: the width of keys. window: how many
-    tokens a query attends at most, its own among them; None: all. With one the token of position p
-    is in row p mod capacity. numbers: those of the score, as text.
+    b, key_bias, packed: the prepared keys (..., capacity, …), see `PreparedKeys`.
+    values: (..., capacity, d_v).
+    length: (), an integer, the number of tokens appended so far.
+    no_query: (..., 0, d_q).
+    score: the class of the score.
+    d_k: the width of keys.
+    window: the largest number of tokens that a query attends, its own included; None: all. With a
+        window, the token of position p is in row p mod capacity.
+    numbers: the scalar fields of the score, as text.
 
-    PyTorch's and NumPy's are written to in place; those of JAX are values, and what changes one
-    returns another. A cache is a tree of its tensors in PyTorch and JAX.
+    In PyTorch and NumPy the methods write to the buffers in place. In JAX they return another
+    cache. A cache is a pytree of its tensors in PyTorch and JAX.
     """
 
     static: ClassVar[tuple[str, ...]] = ("score", "d_k", "window", "numbers")
@@ -62,12 +66,12 @@ class Cache:
 
     @property
     def capacity(self) -> int:
-        """Return how many tokens there is room for."""
+        """Return the number of rows of the buffers."""
         return tokens(self.values)
 
     @property
     def keys(self) -> PreparedKeys:
-        """Return the keys as `attention` takes them, all rows: call it with `mask` of the cache."""
+        """Return all rows as prepared keys; `attention` needs `mask()` of the cache with them."""
         if self.prepared is not None:
             return self.prepared
         buffers = backend_of(self.values)[1]
@@ -76,19 +80,19 @@ class Cache:
         return PreparedKeys(blank, self.score, self.b, self.key_bias, self.packed, nothing)
 
     def append(self, key: Array, value: Array, *, score: Score = ScaledDot()) -> Cache:  # noqa: B008
-        """Add tokens after those that are there; return the cache that has them.
+        """Append tokens; return the cache with them.
 
-        Where a program is compiled, and on accelerators, no error can say that the cache is full:
-        then the values that do not fit, and so all outputs from there on, are NaN.
+        Compiled programs and accelerators cannot raise an error if the cache is full. Then the
+        values beyond the capacity become NaN, and so do all later outputs.
 
         Args:
             key: (..., n, d_k).
             value: (..., n, d_v).
-            score: that of the queries, with the parameters that they meet.
+            score: the score of the queries, with the same parameters.
 
         Raises:
-            TypeError, ValueError: tokens of another shape or dtype than the cache has, or another
-                score; more tokens than there is room for; in PyTorch, tokens with a gradient.
+            TypeError, ValueError: the shape or dtype of the tokens is not that of the cache; the
+                score is another; the cache is full; in PyTorch, tokens need gradients.
         """
         check_score_of(score, self.score, self.numbers, "append(key, value")
         before = self._known(key)
@@ -122,27 +126,28 @@ class Cache:
         return self._with(b, bias, packed, values, buffers.add(self.length, count))
 
     def _known(self, x: Array) -> RepeatedCalls | None:
-        """Return the shortcut for calls with x; None for an array of another type than the cache.
+        """Return the repeated calls of x's type; None if the type of the cache is another.
 
-        Caches with a window, or with biases of keys, have none.
+        None also for a cache with a window or with biases of keys.
         """
         alike = self.window is None is self.key_bias and type(x) is type(self.values)
         return repeats(x) if alike else None
 
     def _with(self, b: Array, bias: Any, packed: Any, values: Array, length: Array) -> Cache:
-        """Return the cache of these tensors: itself, if they are its own."""
+        """Return a cache with these tensors; self if b is its own, written in place."""
         if b is self.b:
             return self
         changed = {"b": b, "key_bias": bias, "packed": packed, "values": values, "length": length}
         return replace(self, **changed)
 
     def mask(self, queries: int = 1, causal: bool = True) -> Mask:
-        """Return which rows queries attend that stand at the last positions appended.
+        """Return the mask of rows for queries at the last positions appended.
 
-        queries: how many there are. causal: whether each attends up to its own position, or all.
+        queries: their number. causal: True if each query attends up to its own position; False if
+        it attends all tokens.
 
-        Raises TypeError, ValueError: no number of queries, or more than there are tokens, where
-            that is known; with a window, queries whose window is no longer whole.
+        Raises TypeError, ValueError: `queries` is no number, or exceeds a known number of tokens;
+            with a window, the buffer lacks tokens of the first query's window.
         """
         check_integers(0, queries=queries)
         if causal:
@@ -154,7 +159,7 @@ class Cache:
         return Causal(offset=self.length - queries)
 
     def positions(self) -> Array:
-        """Return the position of the token in each row, (capacity,); < 0 where there is none."""
+        """Return the position of the token in each row (capacity,); < 0 for an empty row."""
         return self._positions(0).positions()
 
     def _positions(self, queries: int) -> CachePositions:
@@ -172,18 +177,20 @@ class Cache:
         bias_after: Any = None,
         **options: Any,
     ) -> Any:
-        """`attention` of queries that stand at the last positions appended.
+        """`attention` of queries at the last positions appended.
 
         Args:
             query: (..., T_q, d_q).
-            score: as `append` had it.
-            causal: whether each query attends up to its own position, or everything.
-            mask: intersects with that. `Lengths`, `Interval`, `Causal` and `Window` count
-                positions; the last two, if they say nothing else, of queries at the last ones.
-                Arrays are of rows, (T_q, capacity), and so not for a cache with a window.
-            bias, bias_after: as of `attention`; `Relative` and `ALiBi` that do not say where
-                queries stand are told.
-            options: the others of `attention`.
+            score: the score of `append`.
+            causal: True if each query attends up to its own position; False if it attends all
+                tokens.
+            mask: intersected with the mask of the cache. `Lengths`, `Interval`, `Causal` and
+                `Window` count positions. `Causal` and `Window` without align or offset place the
+                queries at the last positions. Boolean arrays (T_q, capacity) index rows, so a
+                cache with a window refuses them.
+            bias, bias_after: as for `attention`. `Relative` and `ALiBi` without align or offset
+                place the queries at the last positions.
+            options: the other options of `attention`.
 
         Raises:
             TypeError, ValueError: as `attention`, and as `mask` of the cache.
@@ -200,7 +207,7 @@ class Cache:
         return attention(query, self.keys, self.values, score=score, **given)
 
     def check_step(self, query: Array, *, score: Score, **options: Any) -> None:
-        """Raise what `attend` will, once as many tokens are appended as there are queries."""
+        """Raise the errors of `attend` before the tokens of the queries are appended."""
         ahead = replace(self, length=self.length + tokens(query))
         given = ahead._placed(query, score, True, options)
         plan(query, ahead.keys, ahead.values, score=score, **given)
@@ -225,10 +232,10 @@ class Cache:
         return placed
 
     def reorder(self, beams: Any) -> Cache:
-        """Replace entry i of the batch by entry beams[i]: those that a beam search keeps.
+        """Replace entry i of the batch by entry beams[i], as a beam search does.
 
-        beams: (B,), integers ≥ 0 of the first axis of keys and values. In compiled programs and on
-        accelerators others are no error of ours: JAX makes NaN of that entry.
+        beams: (B,), integers ≥ 0 of the first axis of keys and values. Compiled programs and
+        accelerators do not check beams: JAX fills an entry beyond the batch with NaN.
 
         Raises TypeError, ValueError: other beams, or a cache whose keys or values have no batch.
         """

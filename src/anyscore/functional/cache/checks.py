@@ -1,4 +1,4 @@
-"""What a growing cache must be given: every mistake is named here, before anything is written."""
+"""Checks of a growing cache and its calls: errors are raised before anything is written."""
 
 from __future__ import annotations
 
@@ -17,9 +17,9 @@ from anyscore.score.factors import Factors
 
 
 def backend_of(x: Array) -> tuple[Backend, Buffers]:
-    """Return the backend of a tensor, and what writes to its buffers.
+    """Return the backend of a tensor, and its `Buffers`.
 
-    Raises TypeError: a tensor of a framework that has none.
+    Raises TypeError: the framework of the tensor has no buffers.
     """
     name = framework(x) or ""
     backend = backends.load(name)
@@ -38,17 +38,17 @@ def tokens(x: Array) -> int:
 
 
 def scalar_fields_of(score: Score) -> str:
-    """Return the fields of a score that are numbers, and not tensors: "nu=2.0 sigma=1.0"."""
+    """Return the scalar fields of a score, without its tensors: "nu=2.0 sigma=1.0"."""
     return " ".join(f"{n}={float(x)}" for n, x in vars(score).items() if isinstance(x, Real))
 
 
 def check_score_of(score: Any, held: type[Score], numbers: str, call: str) -> None:
-    """Check that a score is of the class that a cache holds keys of, with the same numbers.
+    """Check that a score has the class and the scalar fields of the score of a cache.
 
-    A field that is a number in one and a tensor in the other is not compared. call: what the score
-    was given to.
+    A field is not compared if one of the two scores holds a tensor there. call: the call to show
+    in the message.
 
-    Raises ValueError: it is not.
+    Raises ValueError: the class or a scalar field differs.
     """
     if type(score) is held:
         own = scalar_fields_of(score) if numbers else ""  # most scores of layers have tensors alone
@@ -67,9 +67,9 @@ def check_score_of(score: Any, held: type[Score], numbers: str, call: str) -> No
 
 
 def check_queries(queries: int, known: int | None) -> None:
-    """Check that there are no more causal queries than tokens, where their number is known.
+    """Check that there are at most as many causal queries as tokens, if their number is known.
 
-    Raises ValueError: there are.
+    Raises ValueError: there are more queries.
     """
     if known is not None and queries > known:
         raise ValueError(
@@ -80,10 +80,10 @@ def check_queries(queries: int, known: int | None) -> None:
 def lower_tokens(
     key: Array, value: Array, score: Score, query: Array | None, held: Array | None
 ) -> tuple[Factors, Array]:
-    """Check keys, values and the score; give the factors of these keys, and the values.
+    """Check keys, values and the score. Return (the factors of the keys, the values).
 
-    query: no queries, of the width that the score expects; found out if None. held: the values that
-    the cache has, None if there are none yet.
+    query: empty queries of the width that the score expects; derived from the score if None.
+    held: the values of the cache; None before the cache exists.
 
     Raises TypeError, ValueError: as `attention`.
     """
@@ -105,7 +105,7 @@ def lower_tokens(
         try:
             check_call(xp, query, key, value, score)
         except (TypeError, ValueError):
-            _check_pair(xp, key, value)  # says it of them, and not of a query that nobody passed
+            _check_pair(xp, key, value)  # its message names key and value, not the empty query
             raise
         return score.lower(xp, query, key), value
 
@@ -113,7 +113,7 @@ def lower_tokens(
 def check_rank(name: str, x: Array) -> None:
     """Check that x is (..., tokens, width).
 
-    Raises ValueError: it is not.
+    Raises ValueError: x has fewer than two axes.
     """
     if len(x.shape) < 2:
         raise ValueError(
@@ -122,9 +122,9 @@ def check_rank(name: str, x: Array) -> None:
 
 
 def _check_pair(xp: Ops, key: Array, value: Array) -> None:
-    """Check dtypes and shapes of keys and their values, before any query meets them.
+    """Check the dtypes and shapes of keys and values against each other, without queries.
 
-    Raises TypeError, ValueError: they do not fit.
+    Raises TypeError, ValueError: keys and values do not fit.
     """
     for name, x in (("key", key), ("value", value)):
         check_devices(xp, x, **{name: x})
@@ -144,9 +144,9 @@ def _check_pair(xp: Ops, key: Array, value: Array) -> None:
 
 
 def check_rows(xp: Ops, name: str, rows: Array, held: Array) -> None:
-    """Check that rows of a key or a value are like those that a cache holds.
+    """Check that rows of a key or a value have the shape and dtype of the rows of a cache.
 
-    Raises TypeError, ValueError: they are not.
+    Raises TypeError, ValueError: the shape or the dtype differs.
     """
     got, known = xp.shape(rows), xp.shape(held)
     if (*got[:-2], got[-1]) != (*known[:-2], known[-1]):
@@ -163,9 +163,9 @@ def check_rows(xp: Ops, name: str, rows: Array, held: Array) -> None:
 
 
 def check_bias(score: str, bias: Array | None, held: Array | None) -> None:
-    """Check that a score has a bias of keys if a cache holds one.
+    """Check that a score has a bias of keys exactly if a cache holds one.
 
-    Raises ValueError: one of the two has.
+    Raises ValueError: only one of the two has a bias.
     """
     if (bias is None) != (held is None):
         raise ValueError(
@@ -178,10 +178,10 @@ def check_bias(score: str, bias: Array | None, held: Array | None) -> None:
 def check_room(length: int | None, count: int, capacity: int, wraps: bool) -> None:
     """Check that there is room for new tokens.
 
-    length: how many tokens there are, None if that is not known. wraps: whether new ones may take
-    the places of the oldest.
+    length: the number of tokens in the cache; None if unknown. wraps: True if new tokens overwrite
+    the oldest.
 
-    Raises ValueError: there is not.
+    Raises ValueError: the cache is full, or its length is invalid.
     """
     if wraps and count > capacity:
         raise ValueError(
@@ -202,9 +202,10 @@ def check_room(length: int | None, count: int, capacity: int, wraps: bool) -> No
 
 
 def check_beams(xp: Ops, buffers: Buffers, beams: Any, b: Array, values: Array) -> Array:
-    """Check the beams of a cache that holds b and values; give them as a tensor.
+    """Check the beams of a cache that holds b and values; return the beams as a tensor.
 
-    Raises TypeError, ValueError: others than (B,) integers below B, or a cache without a batch.
+    Raises TypeError, ValueError: beams are not (B,) integers from 0 to B − 1, or the cache has no
+        batch.
     """
     of_keys, of_values = xp.shape(b), xp.shape(values)
     if len(of_keys) < 3 or len(of_values) < 3 or of_keys[0] != of_values[0]:

@@ -1,4 +1,4 @@
-"""Make a cache that grows: room for tokens, and the first of them in it."""
+"""`make_cache`: allocate the buffers of a cache, and append the first tokens."""
 
 from __future__ import annotations
 
@@ -29,23 +29,23 @@ def make_cache(
     capacity: int,
     window: int | None = None,
 ) -> Cache:
-    """Make a cache that holds these tokens, with room for more: self-attention step by step.
+    """Make a cache of these tokens, with room for more: self-attention step by step.
 
         cache = cache.append(key, value, score=score)        # the tokens of a step, (..., n, d)
         output = cache.attend(query, score=score)            # their queries, causally
 
-    What the score needs of a key is computed once, when the key is appended. The memory is taken
-    now; how much of it is filled is a tensor, so that every step is the same program to
-    torch.compile and jax.jit. What is not filled is not read.
+    `append` projects each key once. All memory is allocated now. The number of filled rows is a
+    tensor, so that torch.compile and jax.jit compile one program for all steps. Empty rows are not
+    read.
 
     Args:
         key: (..., T, d_k), the first tokens; T may be 0.
         value: (..., T, d_v).
         score: a score object.
-        capacity: the number of tokens that there is room for.
-        window: how many tokens a query attends at most, its own among them: the last ones, as
-            `Window(window − 1, 0)`. Then the cache is a ring, and never full: new tokens take the
-            places of the oldest. A step of n tokens at once needs a capacity of window + n − 1.
+        capacity: the largest number of tokens in the cache.
+        window: the number of last tokens that a query attends, its own included, as
+            `Window(window − 1, 0)`. With a window the cache is a ring, and never full: new tokens
+            overwrite the oldest. A step of n tokens at once needs a capacity of window + n − 1.
 
     Raises:
         TypeError, ValueError: on wrong input, before any work.

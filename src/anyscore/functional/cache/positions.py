@@ -1,6 +1,6 @@
 """Positions of cached tokens; masks and biases by buffer row.
 
-With a window the token of position p is in row p mod T, else in row p.
+The token of position p is in row p; with a window, in row p mod the number of rows.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from anyscore.ops import Array, Ops
 
 @dataclass(frozen=True)
 class CachePositions:
-    """Rows of a cache, and the last queries that meet them.
+    """Positions of the rows of a cache, and of the queries at the last positions.
 
-    like: a tensor of the framework. length: (), how many tokens came until now. rows: how many of
-    them it has room for. queries: how many there are, at the last positions. wraps: whether the
-    token of position p is in row p mod rows; else it is in row p.
+    like: a tensor of the framework. length: (), the number of tokens appended so far. rows: the
+    capacity. queries: the number of queries. wraps: True if the token of position p is in row
+    p mod rows, False if in row p.
     """
 
     xp: Ops
@@ -35,21 +35,21 @@ class CachePositions:
     wraps: bool
 
     def positions(self) -> Array:
-        """Return the position of the token in each row, (rows,); < 0 where there is none yet."""
+        """Return the position of the token in each row (rows,); < 0 for an empty row."""
         last, rows = self.length - 1, self.xp.arange(self.rows, like=self.like)
         if not self.wraps:
             return self.xp.where(rows <= last, rows, -1)
         return last - (last - rows) % self.rows
 
     def distances(self) -> Array:
-        """Return how far the token of each row is ahead of each query, (queries, rows)."""
+        """Return the position of each row's token minus that of each query, (queries, rows)."""
         of_queries = self.length - self.queries + self.xp.arange(self.queries, like=self.like)
         return self.positions()[None, :] - of_queries[:, None]
 
     def mask(self, window: int, causal: bool = True) -> Mask:
-        """Return the mask of a window of so many tokens, each query's own among them.
+        """Return the mask of a window of so many tokens, each query's own included.
 
-        Raises ValueError: the buffer lacks some of what the queries may attend.
+        Raises ValueError: the buffer lacks tokens of a query's window, or causal is False.
         """
         if not causal:
             raise ValueError("a window is of causal attention: with causal=False leave it out.")
@@ -59,14 +59,14 @@ class CachePositions:
                 f"{self.queries} queries with a window of {window} need a capacity of "
                 f"{window + self.queries - 1}, got {self.rows}: it serves {most} at a time."
             )
-        if self.queries == 1 and window == self.rows:  # whose order does not matter
+        if self.queries == 1 and window == self.rows:  # all rows: their order does not matter
             return Lengths(self.length)
         ahead = self.distances()
         there = self.xp.logical_and(ahead <= 0, ahead > -window)
         return as_mask(self.xp.logical_and(there, self.positions()[None, :] >= 0))
 
     def bias(self, bias: Bias, heads: int | None) -> Array:
-        """Return a bias of positions as it is of queries and rows, (..., queries, rows)."""
+        """Return the values of a bias of positions by row, (..., queries, rows)."""
         distances = self.xp.reshape(self.distances(), (self.queries * self.rows,))
         found = self.xp.tensor(bias.values_at(self.xp, distances, heads), self.like)
         lead = self.xp.shape(found)[:-1]
@@ -76,7 +76,7 @@ class CachePositions:
 def bias_by_row(at: CachePositions, bias: Any, lead: tuple[int, ...]) -> Any:
     """Place the queries of a positional bias without align or offset at the last positions.
 
-    lead: the leading dimensions of the queries. Other biases are given back as they are.
+    lead: the leading dimensions of the queries. Any other bias is returned unchanged.
     """
     if not isinstance(bias, Bias) or is_aligned(bias):
         return bias
@@ -87,7 +87,7 @@ def bias_by_row(at: CachePositions, bias: Any, lead: tuple[int, ...]) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class PositionMask(Mask):
-    """A mask of positions, met by rows that hold tokens of other positions.
+    """A mask of positions, for rows in another order than positions.
 
     mask: an interval of positions for each query. positions: (rows,), of the token in each row.
     """

@@ -28,19 +28,19 @@ def prepare_keys(
     mask: Any = None,
     valid_lens: Any = None,
 ) -> PreparedKeys:
-    """Compute what a score needs of the keys once: projections, biases, packed exponentials.
+    """Prepare keys once for many calls: their projections, biases and packed exponentials.
 
-    Pass it as `key` to `attention`, as often as there are queries, with the same score; masks and
-    values are given to each call as before. It is a snapshot: a key changed in place afterwards,
-    as in a preallocated cache that grows, changes nothing here, for no score; prepare anew after
-    that, and after an update of the parameters. It keeps the graph of the keys and parameters, so
-    that gradients reach them.
+    Return `PreparedKeys`. Pass them as `key` to `attention` with the same score; each call takes
+    its own masks and values. Prepared keys are a snapshot: later changes of the key in place, as
+    in a preallocated buffer, do not reach them. Prepare again after such a change, and after an
+    update of the parameters. Gradients reach the key and the parameters.
 
     Args:
         key: (..., T_k, d_k).
-        score: a score object; a callable has nothing to prepare.
-        mask, valid_lens: keys that no query of any call may attend, so that nothing reads them
-            here either. Not of use where padding is finite. `Lengths`, `Interval` and `Keys`.
+        score: a score object. A callable is refused: it has nothing to prepare.
+        mask, valid_lens: keys that no query of any call may attend, so that their rows are not
+            read here either. Needed only if padding is not finite. Accepted masks are `Lengths`,
+            `Interval` and `Keys`.
 
     Raises:
         TypeError, ValueError: on wrong input, before any work.
@@ -94,7 +94,7 @@ def prepare_keys(
         return PreparedKeys(key, type(score), f.b, f.key_bias, packed, nothing)
 
 
-vars(prepare_keys)["autograph_info__"] = None  # as of `attention`
+vars(prepare_keys)["autograph_info__"] = None  # as for `attention`
 
 
 def _empty_rows(xp: Ops, x: Array, width: int, lead: tuple[int, ...] = ()) -> Array:
@@ -121,7 +121,7 @@ def empty_queries(xp: Ops, score: Score, key: Array) -> Array:
             width = shape[-1]
     if score.equal_widths:
         width = d_k
-    leads = [*of_queries, *of_keys]  # heads are those of the queries, which may be more
+    leads = [*of_queries, *of_keys]  # queries may have more heads, so they come first
     rank = max(map(len, leads))
     padded = [(1,) * (rank - len(lead)) + lead for lead in leads]
     lead = tuple(next((n for n in sizes if n != 1), 1) for sizes in zip(*padded, strict=True))

@@ -1,4 +1,4 @@
-"""GAT: graph attention by one number of each node, the first of its kind."""
+"""GAT: graph attention by a sum of one number of the source and one of the target."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from anyscore.torch.graphs.neighbours import Fill
 class GATConv(GraphLayer):
     """x'_i = Σ_j α_ij Θ x_j,   α_ij = softmax_j LeakyReLU(a_sᵀ Θ x_j + a_tᵀ Θ x_i + a_eᵀ Θ_e e_ij).
 
-    The sum is over the edges j → i. Each node and each edge has one number for each head, so memory
-    beside nodes and edges is none. Every query ranks its keys alike, which `GATv2Conv` mends.
+    The sum is over the edges j → i. Each node and each edge has one number for each head, so the
+    layer needs no other memory. All queries rank their keys alike; `GATv2Conv` removes this limit.
 
-    Args: as of `GATv2Conv`; a pair `in_channels` makes linear layers of sources and of targets.
+    Args: as for `GATv2Conv`; a pair `in_channels` makes linear layers for sources and for targets.
 
-    State dict: lin.weight, or lin_src.weight and lin_dst.weight; att_src, att_dst, att_edge
-    (1, H, C), bias, lin_edge.weight, res.weight, as of `torch_geometric.nn.GATConv` 2.8.
+    State dict, as in `torch_geometric.nn.GATConv` 2.8: lin.weight, or lin_src.weight and
+    lin_dst.weight; att_src, att_dst, att_edge (1, H, C); bias, lin_edge.weight, res.weight.
 
     Raises TypeError, ValueError: sizes that are no integers ≥ 1, or a dropout outside [0, 1).
 
@@ -74,7 +74,7 @@ class GATConv(GraphLayer):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw weights as Glorot and Bengio 2010 do; zero the bias."""
+        """Draw weights by the rule of Glorot and Bengio 2010; set the bias to 0."""
         for linear in (self.lin, self.lin_src, self.lin_dst, self.lin_edge, self.res):
             glorot(None if linear is None else linear.weight)
         glorot(self.att_src, self.att_dst, self.att_edge)
@@ -91,11 +91,11 @@ class GATConv(GraphLayer):
     ) -> Any:
         """Attend along the edges.
 
-        x, edge_index, edge_attr, return_attention_weights, and what is returned: as of
-        `GATv2Conv`. Targets may be None: then only sources and edges are weighed, and there is no
-        residual. size: the numbers of sources and of targets, which may be unequal there.
+        x, edge_index, edge_attr, return_attention_weights and the result: as for `GATv2Conv`.
+        Targets may be None: then scores depend on sources and edges alone, without a residual.
+        size: the numbers of sources and of targets, for targets that are None.
 
-        Raises TypeError, ValueError: tensors of other shapes or types, nodes that are not there.
+        Raises TypeError, ValueError: tensors of other shapes or types, or unknown nodes.
         """
         loops = self.add_self_loops, self.fill_value
         graph = self.take(x, edge_index, edge_attr, loops, size)
@@ -121,14 +121,14 @@ class GATConv(GraphLayer):
         return (output, attended) if return_attention_weights else output
 
     def _of_features(self) -> Tensor:
-        """What makes one number for each head of an edge's features: (edge_dim, H).
+        """Return the matrix (edge_dim, H) that maps features of an edge to a number for each head.
 
-        The linear layer is called, as it may be more than its weight: with an adapter for instance.
+        The linear layer is called: with an adapter, for instance, it has more than its weight.
         """
         each = torch.eye(self.edge_dim or 0, dtype=self.att_src.dtype, device=self.att_src.device)
         return _numbers(self.of_heads(self.lin_edge(each)), self.att_edge)[..., 0].mT
 
 
 def _numbers(x: Tensor, by: Tensor) -> Tensor:
-    """(H, n, C) times (1, H, C), summed: (H, n, 1)."""
+    """Return the dot products (H, n, 1) of x (H, n, C) and by (1, H, C)."""
     return x @ by[0, :, :, None]

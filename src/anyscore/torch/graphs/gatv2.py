@@ -15,27 +15,27 @@ from anyscore.torch.graphs.neighbours import Fill
 class GATv2Conv(GraphLayer):
     """x'_i = Σ_j α_ij Θ_l x_j,   α_ij = softmax_j aᵀ LeakyReLU(Θ_l x_j + Θ_r x_i + Θ_e e_ij).
 
-    The sum is over the edges j → i. Where PyTorch Geometric's layer of this name makes tensors of
-    edges × heads × channels, this one's memory grows with nodes and edges; edge features cost one
-    such tensor.
+    The sum is over the edges j → i. Memory grows with nodes and edges. PyTorch Geometric's layer
+    of this name makes tensors of edges × heads × channels; here only edge features make one such
+    tensor.
 
     Args:
-        in_channels: the width of node features, or of sources and of targets.
+        in_channels: the width of node features, or a pair: widths of sources and of targets.
         out_channels: the width C of each head.
-        heads: their number H.
-        concat: whether heads are laid side by side, or their mean is taken.
-        negative_slope: that of LeakyReLU for negative arguments.
-        dropout: the rate at which weights are dropped while training.
-        add_self_loops: whether each node has exactly one edge to itself, in place of what there is.
-        edge_dim: the width of edge features, None for none.
-        fill_value: the features of such edges: a number, 1 if None, a tensor, or "mean", "add",
-            "min", "max" or "mul" of those of the edges that lead to the node.
-        bias: whether `lin_l`, `lin_r` and the output have one.
-        share_weights: whether `lin_r` is `lin_l`.
-        residual: whether x_i, projected by `res`, is added to the output.
+        heads: the number H of heads.
+        concat: True concatenates the heads, False averages them.
+        negative_slope: the slope of LeakyReLU for negative arguments.
+        dropout: rate p in [0, 1) on the weights, in training only.
+        add_self_loops: True replaces all edges from a node to itself by exactly one.
+        edge_dim: the width of edge features; None: no edge features.
+        fill_value: the features of added self-loops. A number; a tensor; or "mean", "add", "min",
+            "max" or "mul" of the features of the node's incoming edges. None: 1.
+        bias: True adds a bias to `lin_l`, `lin_r` and the output.
+        share_weights: True uses `lin_l` as `lin_r`.
+        residual: True adds x_i, projected by `res`, to the output.
 
-    State dict: lin_l.weight, lin_l.bias, lin_r.weight, lin_r.bias, att (1, H, C), bias,
-    lin_edge.weight, res.weight, as of `torch_geometric.nn.GATv2Conv` 2.8.
+    State dict, as in `torch_geometric.nn.GATv2Conv` 2.8: lin_l.weight, lin_l.bias, lin_r.weight,
+    lin_r.bias, att (1, H, C), bias, lin_edge.weight, res.weight.
 
     Raises TypeError, ValueError: sizes that are no integers ≥ 1, or a dropout outside [0, 1).
 
@@ -77,7 +77,7 @@ class GATv2Conv(GraphLayer):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw weights as Glorot and Bengio 2010 do; set biases as PyTorch Geometric's does."""
+        """Draw weights by the rule of Glorot and Bengio 2010; set biases as PyTorch Geometric."""
         for linear in (self.lin_l, self.lin_r, self.lin_edge, self.res):
             if linear is not None:
                 linear.reset_parameters()
@@ -95,15 +95,15 @@ class GATv2Conv(GraphLayer):
     ) -> Any:
         """Attend along the edges.
 
-        x: (nodes, in_channels), or such of sources and of targets. edge_index: (2, E), integers:
-        source and target of each edge, in any order, duplicates kept apart. It is sorted once for
-        all layers and calls that are given the same tensor. edge_attr: (E, edge_dim), or (E,) if
-        edge_dim is 1.
+        x: (nodes, in_channels), or a pair of tensors: sources and targets.
+        edge_index: (2, E), integers, source and target of each edge in any order. Duplicate edges
+            count separately. Layers and calls with the same tensor share one sorted copy.
+        edge_attr: (E, edge_dim), or (E,) if edge_dim is 1.
 
-        Returns (targets, H · C), or (targets, C) with concat=False; if return_attention_weights,
-        also (edge_index, weights (E, H)), with the edges of nodes to themselves that were added.
+        Return (targets, H · C), or (targets, C) with concat=False. With return_attention_weights
+        return (output, (edge_index, weights (E, H))), added self-loops included.
 
-        Raises TypeError, ValueError: tensors of other shapes or types, nodes that are not there.
+        Raises TypeError, ValueError: tensors of other shapes or types, or unknown nodes.
         """
         loops = self.add_self_loops, self.fill_value
         graph = self.take(x, edge_index, edge_attr, loops)

@@ -1,4 +1,4 @@
-"""What layers over the edges of a graph share: their sizes, checks, and the way in and out."""
+"""The base of layers over the edges of a graph: sizes, checks, and the call of `attention`."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ from anyscore.torch.layer import Layer
 Pair = tuple[Tensor, Tensor | None]
 
 _DEFAULTS = {"aggr": ("add", "sum"), "flow": ("source_to_target",), "node_dim": (0,)}
-"""Options of `MessagePassing` that say what these layers do."""
+"""Options of `MessagePassing`, with the values that these layers accept."""
 _INTEGERS = torch.int64, torch.int32, torch.int16, torch.int8, torch.uint8
 
 
 class Graph(NamedTuple):
-    """A layer's call: nodes, edges sorted by target, and features of the edges in that order.
+    """The inputs of a call: nodes, edges sorted by target, and edge features in the same order.
 
-    pairs: (2, E), these edges in the order of the caller.
+    pairs: (2, E), the edges in the order of the caller.
     """
 
     source: Tensor
@@ -35,7 +35,7 @@ class Graph(NamedTuple):
 
 
 class GraphLayer(Layer):
-    """Sizes of a layer, which its own constructor sets, and its linear layers by their names."""
+    """The base of `GATConv`, `GATv2Conv` and `TransformerConv`: it checks sizes and inputs."""
 
     lin_edge: Any  # or None
     needs_targets: ClassVar[bool] = True
@@ -92,7 +92,7 @@ class GraphLayer(Layer):
 
     @property
     def inner(self) -> int:
-        """The width of all heads."""
+        """The width of all heads together."""
         return self.heads * self.out_channels
 
     @property
@@ -101,7 +101,7 @@ class GraphLayer(Layer):
         return self.inner if self.concat else self.out_channels
 
     def of_heads(self, x: Tensor) -> Tensor:
-        """(n, H · C) as (H, n, C)."""
+        """Split x (n, H · C) into heads (H, n, C)."""
         return x.view(-1, self.heads, self.out_channels).transpose(0, 1)
 
     def take(
@@ -115,11 +115,11 @@ class GraphLayer(Layer):
     ) -> Graph:
         """Check the arguments of a call and sort its edges.
 
-        loops: whether nodes get edges to themselves, and how their features are made. size: the
-        numbers of sources and of targets that the caller says; without targets and size there are
-        as many of both. own_keys: whether each edge has a key of its own.
+        loops: (True to add self-loops, their features).
+        size: the numbers of sources and of targets; without targets and size the two are equal.
+        own_keys: True if each edge has its own key.
 
-        Raises TypeError, ValueError: tensors of other shapes or types, nodes that are not there.
+        Raises TypeError, ValueError: tensors of other shapes or types, or unknown nodes.
         """
         both = (x, x) if isinstance(x, Tensor) else x
         if not isinstance(both, tuple | list) or len(both) != 2:
@@ -150,9 +150,10 @@ class GraphLayer(Layer):
         mask: Any,
         with_weights: bool | None,
     ) -> tuple[Tensor, Any]:
-        """Return the output (T_q, H · C), or (T_q, C) of the mean, and what is said of weights.
+        """Return (output, attended): output (T_q, H · C), or the mean over heads (T_q, C).
 
-        The latter is None, or edge_index and weights (E, H), in the order of the caller.
+        attended: (edge_index, weights (E, H)) in the order of the caller; None without
+        `with_weights`.
         """
         found = attention(
             query,
@@ -204,7 +205,10 @@ class GraphLayer(Layer):
 
 
 def _check_pairs(edge_index: Any) -> None:
-    """Raise TypeError: these are no pairs (2, E) of nodes."""
+    """Check that edge_index is a dense tensor of integers (2, E).
+
+    Raises TypeError, ValueError: another layout, dtype or shape.
+    """
     is_tensor = isinstance(edge_index, Tensor)
     is_sparse = is_tensor and edge_index.layout != torch.strided
     if is_sparse or not is_tensor or edge_index.dtype not in _INTEGERS:
@@ -222,7 +226,7 @@ def _check_pairs(edge_index: Any) -> None:
 
 
 def glorot(*weights: Tensor | None) -> None:
-    """Draw weights (..., out, in) as Glorot and Bengio 2010 do, from a uniform distribution."""
+    """Draw weights (..., out, in) from the uniform distribution of Glorot and Bengio 2010."""
     for weight in weights:
         if weight is not None:
             reach = math.sqrt(6 / (weight.shape[-1] + weight.shape[-2]))

@@ -1,4 +1,4 @@
-"""The edges of a layer's call: sorted once for all that are given the same tensor."""
+"""Sorted edges of a graph, cached by the tensor of the caller."""
 
 from __future__ import annotations
 
@@ -15,19 +15,21 @@ from anyscore.ops.torch import is_tracing, outside_inference
 from anyscore.ops.torch_masked import is_jit_tracing
 
 Fill: TypeAlias = float | Tensor | str | None
-"""Features of edges that are added: a number (1 if None), a tensor, or how they are made."""
+"""Features of added self-loops: a number, a tensor, or the name of a reduction; None: 1."""
 
 _REDUCTIONS = {"mean": "mean", "add": "sum", "min": "amin", "max": "amax", "mul": "prod"}
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """Edges between nodes, with those of nodes to themselves, sorted by target.
+    """Edges between nodes, sorted by target, added self-loops included.
 
-    sorted: the edges, in this order, from sources or each from a key of its own. source: (E,), of
-    each of these. order: (E,), their places in the order of the caller. own: (2, E), the pairs that
-    the caller's became, None for those that were given. kept: which of the given pairs are among
-    them, None for all; then `nodes` pairs of a node and itself follow.
+    sorted: the edges; their keys are the sources, or one key for each edge.
+    source: (E,), the source of each sorted edge.
+    order: (E,), the index of each sorted edge in the order of the caller.
+    own: (2, E), the pairs after self-loops were replaced; None if the pairs are the caller's.
+    kept: mask of the caller's pairs that are no self-loops; None for all.
+    nodes: the number of self-loops, which follow the kept pairs.
     """
 
     sorted: Edges
@@ -39,20 +41,20 @@ class Neighbours:
 
     @property
     def targets(self) -> int:
-        """Their number."""
+        """The number of targets."""
         rows: int = self.sorted.rowptr.shape[0]
         return rows - 1
 
     def as_given(self, x: Tensor) -> Tensor:
-        """Return rows (E, d) of these edges in the order of the caller."""
+        """Return rows (E, d) of the sorted edges in the order of the caller."""
         return x[torch.argsort(self.order)]
 
     def features(self, given: Tensor, fill: Fill) -> Tensor:
-        """Return features (E, d) of the given pairs as those of all of these, sorted.
+        """Return features (E, d) of the sorted edges, from those of the caller's pairs.
 
-        fill: those of pairs that were added, or how to make them of what leads to the node.
+        fill: the features of added self-loops, or the name of a reduction over incoming edges.
 
-        Raises ValueError: an unknown way to make them.
+        Raises ValueError: an unknown reduction.
         """
         if self.own is not None and self.kept is not None:
             given = self._with_loops(given[self.kept], self.own[1], fill)
@@ -79,14 +81,15 @@ class Neighbours:
 def neighbours_of(
     pairs: Tensor, sizes: tuple[int, int], with_loops: bool, own_keys: bool
 ) -> Neighbours:
-    """Return the edges of pairs (2, E) between so many sources and targets.
+    """Return the sorted edges of pairs (2, E).
 
-    with_loops: whether each node has one pair of itself, in place of what there is. own_keys:
-    whether each edge has a key of its own. What was made of a tensor is kept with it, until PyTorch
-    counts that it was written to; tensors of inference mode, where PyTorch does not count, keep
-    nothing.
+    sizes: the numbers of sources and of targets. with_loops: True replaces all self-loops by one
+    for each node. own_keys: True gives each edge its own key.
+
+    The result is cached for the tensor until its version counter changes. Tensors of inference
+    mode have no version counter, so their edges are not cached.
     """
-    if is_jit_tracing():  # where sizes are tensors
+    if is_jit_tracing():  # sizes are tensors there
         sizes = int(sizes[0]), int(sizes[1])
     if is_tracing() or pairs.is_inference():
         return _make(pairs, sizes, with_loops, own_keys)
@@ -104,7 +107,7 @@ def neighbours_of(
 
 
 _known: WeakIdKeyDictionary = WeakIdKeyDictionary()
-"""Tensor → its version and place, and what was made of it, which does not hold the tensor."""
+"""Tensor → (its version, address and shape; its sorted edges, which must not hold the tensor)."""
 
 
 def _make(pairs: Tensor, sizes: tuple[int, int], with_loops: bool, own_keys: bool) -> Neighbours:

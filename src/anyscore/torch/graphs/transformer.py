@@ -15,17 +15,17 @@ class TransformerConv(GraphLayer):
     """x'_i = W_1 x_i + Σ_j α_ij (v_j + W_6 e_ij),   α_ij = softmax_j q_iᵀ (k_j + W_6 e_ij) / √C.
 
     v_j = W_2 x_j, q_i = W_3 x_i, k_j = W_4 x_j, and the sum is over the edges j → i. Memory grows
-    with nodes and edges; features of edges cost three tensors of edges × heads × channels.
+    with nodes and edges; edge features make three tensors of edges × heads × channels.
 
     Args:
-        in_channels, out_channels, heads, concat, dropout, edge_dim: as of `GATv2Conv`.
-        beta: whether W_1 x_i and the sum m_i are mixed as β W_1 x_i + (1 − β) m_i, with
+        in_channels, out_channels, heads, concat, dropout, edge_dim: as for `GATv2Conv`.
+        beta: True mixes W_1 x_i and the sum m_i as β W_1 x_i + (1 − β) m_i, with
             β = sigmoid(w_5ᵀ [m_i, W_1 x_i, m_i − W_1 x_i]).
-        bias: whether linear layers have one; that of edges never does.
-        root_weight: whether W_1 x_i is added; without it there is no beta either.
+        bias: True adds a bias to the linear layers, except `lin_edge` and `lin_beta`.
+        root_weight: True adds W_1 x_i; False also switches beta off.
 
-    State dict: lin_key, lin_query, lin_value, lin_skip, lin_edge, lin_beta, as of
-    `torch_geometric.nn.TransformerConv` 2.8.
+    State dict, as in `torch_geometric.nn.TransformerConv` 2.8: lin_key, lin_query, lin_value,
+    lin_skip, lin_edge, lin_beta.
 
     Raises TypeError, ValueError: sizes that are no integers ≥ 1, or a dropout outside [0, 1).
 
@@ -63,7 +63,7 @@ class TransformerConv(GraphLayer):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all weights as `torch.nn.Linear` does."""
+        """Draw all weights by the rule of `torch.nn.Linear`."""
         for module in self.children():
             if isinstance(module, nn.Linear):
                 module.reset_parameters()
@@ -75,11 +75,11 @@ class TransformerConv(GraphLayer):
         edge_attr: Tensor | None = None,
         return_attention_weights: bool | None = None,
     ) -> Any:
-        """Attend along the edges; arguments and what is returned are as of `GATv2Conv`.
+        """Attend along the edges; arguments and result are as for `GATv2Conv`.
 
-        Any `return_attention_weights` but None gives weights, as in PyTorch Geometric.
+        As in PyTorch Geometric, any `return_attention_weights` except None returns weights.
 
-        Raises TypeError, ValueError: tensors of other shapes or types, nodes that are not there.
+        Raises TypeError, ValueError: tensors of other shapes or types, or unknown nodes.
         """
         with_weights = return_attention_weights is not None
         graph = self.take(x, edge_index, edge_attr, own_keys=edge_attr is not None)

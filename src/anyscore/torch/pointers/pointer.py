@@ -1,4 +1,4 @@
-"""Pointer networks: the weights of attention are the output, and what was chosen is masked."""
+"""Pointer networks: the weights of attention are the output, and chosen keys are masked."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _xp = load("torch")
 
 @named_tuple
 class PointerKeys(NamedTuple):
-    """The keys (B, T_k, d_k), prepared for pointing, and for glimpses if there are any.
+    """The keys (B, T_k, d_k), prepared for pointing and for glimpses (None without glimpses).
 
-    left: boolean (B, T_k), True = may be pointed to; None for all.
+    left: boolean (B, T_k), True = may be pointed to; None: all.
     """
 
     keys: Tensor
@@ -40,8 +40,9 @@ class PointerKeys(NamedTuple):
 class Decoded(NamedTuple):
     """The sequences that a pointer chose.
 
-    nodes: (B, steps), int64; −1 where nothing was left to choose. log_probabilities: (B, steps), of
-    each choice, 0 where there was none; their sum over the steps is that of the sequence.
+    nodes: (B, steps), int64; −1 for a step without keys to choose. log_probabilities: (B, steps),
+    of each choice; 0 for a step without a choice. Their sum over steps is the log-probability of
+    the sequence.
     """
 
     nodes: Tensor
@@ -49,29 +50,29 @@ class Decoded(NamedTuple):
 
 
 class Pointer(Layer):
-    """A pointer: the logarithms of probabilities of keys, by attention over them alone.
+    """A pointer: log-probabilities of keys, computed by attention without values.
 
         q₀ = q,  q_l = Σ_j softmax_j(g(q_{l−1}, k_j)) · k_j        for each of the glimpses l
         log p_j = log softmax_j(C · tanh(s(q_L, k_j)))              over the keys not yet visited
 
-    g and s are scores of one kind with parameters of their own, those of g the same in every
-    glimpse. Without clipping the argument of the last softmax is s itself.
+    g and s are scores of the same class with separate parameters. All glimpses share the
+    parameters of g. Without clipping the argument of the last softmax is s itself.
 
     Args:
-        score: as of `Attention`: a name, a class, or a score object.
-        glimpses: how often the query is refined, 0 for none.
+        score: as for `Attention`: a name, a class, or a score object.
+        glimpses: the number of glimpses, which refine the query; 0: none.
         clip: C > 0, or 0 for no clipping.
-        hidden, d_q, d_k, bias, impl, device, dtype, scales: as of `Attention`; d_q is the width of
-            the query that comes, and widths are inferred at the first call if left out.
+        hidden, d_q, d_k, bias, impl, device, dtype, scales: as for `Attention`. d_q: the width of
+            the queries of a call. Widths are inferred at the first call if left out.
 
     State dict: `pointing.W_q.weight` and so on, and `glimpse.W_q.weight` and so on.
 
     Raises:
-        TypeError, ValueError: an unknown score or argument, sizes that it lacks, or widths d_q ≠
-            d_k with two glimpses or more.
+        TypeError, ValueError: an unknown score or argument, a missing size, or widths d_q ≠ d_k
+            with two glimpses or more.
 
-    Source: Vinyals et al. 2015, Pointer Networks, eq. 3; Bello et al. 2016, Neural Combinatorial
-    Optimization with Reinforcement Learning, appendix A (glimpses, and C · tanh, eq. 16); Kool et
+    Sources: Vinyals et al. 2015, Pointer Networks, eq. 3. Bello et al. 2016, Neural Combinatorial
+    Optimization with Reinforcement Learning, appendix A (glimpses, and C · tanh, eq. 16). Kool et
     al. 2019, Attention, Learn to Solve Routing Problems!, eq. 7, where g and s are products.
 
     >>> pointer = Pointer("additive", glimpses=1, clip=10.0, hidden=8, d_q=4, d_k=6)
@@ -112,10 +113,9 @@ class Pointer(Layer):
     ) -> PointerKeys:
         """Prepare keys (B, T_k, d_k) for many steps; see `anyscore.prepare_keys`.
 
-        What valid_lens and mask leave out is not pointed to in any step, and need not be given
-        again.
+        No step points to keys that valid_lens or mask forbid; calls need not repeat either.
 
-        Raises ValueError: the layer has not met its widths.
+        Raises ValueError: the layer does not know its widths yet.
         """
         pointing = self.pointing.prepare_keys(keys, valid_lens, mask=mask)
         glimpse = self.glimpse
@@ -131,20 +131,20 @@ class Pointer(Layer):
         mask: Any = None,
         valid_lens: Any = None,
     ) -> Tensor:
-        """Give log-probabilities of the keys; −∞ at those that a query may not point to.
+        """Return log-probabilities of the keys; −∞ for keys that a query may not point to.
 
         Args:
-            queries: (B, d_q), one step; or (B, T_q, d_q), many at once, as with a known target.
-            keys: (B, T_k, d_k), or what `prepare_keys` made of them.
-            mask: boolean, True = may be pointed to: (B, T_k) of a step, what is unvisited; of many
-                queries as of `anyscore.attention`, such as `unvisited`.
-            valid_lens: as of `anyscore.attention`.
+            queries: (B, d_q), one step; or (B, T_q, d_q), all steps of a known sequence.
+            keys: (B, T_k, d_k), or `PointerKeys`.
+            mask: True = may be pointed to. For one step booleans (B, T_k), the unvisited keys. For
+                many steps as for `anyscore.attention`, such as the result of `unvisited`.
+            valid_lens: as for `anyscore.attention`.
 
         Returns:
-            (B, T_k) or (B, T_q, T_k), float32 or better. All −∞ for a query that may point to none.
+            (B, T_k) or (B, T_q, T_k), float32 or float64; all −∞ for a query without allowed keys.
 
         Raises:
-            TypeError, ValueError: as `anyscore.attention`, or other ranks.
+            TypeError, ValueError: as `anyscore.attention`; or tensors of other ranks.
         """
         tensors = keys if isinstance(keys, PointerKeys) else PointerKeys(keys, keys, keys)  # type: ignore[arg-type]
         check_inputs(queries, tensors.keys, tensors.keys)
@@ -178,24 +178,25 @@ class Pointer(Layer):
         sample: bool = False,
         generator: torch.Generator | None = None,
     ) -> Decoded:
-        """Visit keys one after the other, none of them twice, all sequences of a batch together.
+        """Visit keys one after the other, each at most once, in all sequences of a batch.
 
         Args:
-            query: the first one (B, d_q).
-            keys: (B, T_k, d_k), or what `prepare_keys` made of them; tensors are prepared here.
-                (1, T_k, d_k) are the keys of all.
-            next_query: makes the next query (B, d_q) of the nodes (B,) just chosen. A sequence in
-                which nothing is left is given node 0, and what is made of it is not used.
-            mask: boolean (B, T_k), True = to be visited; it is not changed.
-            valid_lens: how many keys each sequence has (B,).
-            steps: how many to choose; until none is left if left out.
-            sample: draw from the probabilities, by `generator` if it is given; else the likeliest.
+            query: (B, d_q), the query of the first step.
+            keys: (B, T_k, d_k), or (1, T_k, d_k) for all sequences, or `PointerKeys`. Tensors are
+                prepared here.
+            next_query: (nodes (B,) of the last step) → the next query (B, d_q). A sequence without
+                keys left has node 0, and its query is not used.
+            mask: boolean (B, T_k), True = to be visited. The tensor is not changed.
+            valid_lens: (B,), the number of keys of each sequence.
+            steps: the number of steps; by default until no key is left.
+            sample: True draws from the probabilities, with `generator` if given; False takes the
+                most probable key.
 
         Returns:
-            `Decoded`; log-probabilities with their gradient, as REINFORCE wants them.
+            `Decoded`; its log-probabilities are differentiable, as for REINFORCE.
 
         Raises:
-            TypeError, ValueError: as `forward`, or steps that are no integer ≥ 0.
+            TypeError, ValueError: as `forward`; or steps is no integer ≥ 0.
 
         >>> _ = torch.manual_seed(0)
         >>> pointer, keys = Pointer("dot", 0, 0, d_q=2, d_k=2), torch.randn(3, 4, 2)
@@ -220,9 +221,9 @@ class Pointer(Layer):
             unvisited = unvisited if keys.left is None else unvisited & keys.left
         else:
             if self.pointing._bound is None:
-                self(query, tensor, unvisited)  # which meets the widths
+                self(query, tensor, unvisited)  # a first call creates the parameters
             keys = self.prepare_keys(tensor, mask=Keys(unvisited))
-        keys = keys._replace(left=None)  # what is unvisited says it
+        keys = keys._replace(left=None)  # `unvisited` includes `left`
         if steps is not None:
             check_integers(0, steps=steps)
         else:
@@ -231,10 +232,10 @@ class Pointer(Layer):
         for i in range(steps):
             logarithms = self(query, keys, unvisited)
             noisy = logarithms.detach()
-            if sample:  # the maximum of these is a draw from the probabilities: Gumbel 1954
+            if sample:  # the maximum of logits with Gumbel noise is a sample: Gumbel 1954
                 noise = torch.empty_like(noisy).exponential_(generator=generator).log()
                 noisy = noisy - noise
-            least = torch.finfo(noisy.dtype).min  # a chance of 0 comes before what is visited
+            least = torch.finfo(noisy.dtype).min  # probability 0 still precedes visited keys
             noisy = noisy.clamp(min=least).masked_fill(~unvisited, -torch.inf)
             node, left = noisy.argmax(-1, keepdim=True), unvisited.any(-1, keepdim=True)
             nodes.append(torch.where(left, node, -1))
@@ -253,13 +254,13 @@ class Pointer(Layer):
 
 
 def unvisited(nodes: Tensor, n: int) -> Tensor:
-    """Make the masks of the steps of known sequences: what each step may still point to.
+    """Return the masks of the steps of known sequences: the keys not yet visited.
 
-    nodes: (B, steps), int64, −1 where a sequence has ended. n: the number of keys. Returns boolean
-    (B, steps, n): True where the key has not come in an earlier step.
+    nodes: (B, steps), int64; −1 after the end of a sequence. n: the number of keys. Return boolean
+    (B, steps, n): True if no earlier step visits the key.
 
-    Raises TypeError, ValueError: nodes that are no integers (B, steps) below n, where their values
-    are known without waiting for a device.
+    Raises TypeError, ValueError: nodes are no integers (B, steps) from −1 to n − 1. Values are
+    checked only if reading them does not wait for a device.
 
     >>> unvisited(torch.tensor([[2, 0]]), 3).int()
     tensor([[[1, 1, 1],
@@ -280,7 +281,7 @@ def unvisited(nodes: Tensor, n: int) -> Tensor:
 
 
 def _allowed(keys: Tensor, mask: Any, valid_lens: Any) -> Tensor:
-    """Give the keys that may be visited as booleans (B, T_k)."""
+    """Return booleans (B, T_k): True for keys that may be visited."""
     batch, n = keys.shape[:2]
     if mask is not None and getattr(mask, "shape", None) != (batch, n):
         raise ValueError(f"mask is {shown(mask)}, expected booleans {(batch, n)}.")
@@ -288,7 +289,7 @@ def _allowed(keys: Tensor, mask: Any, valid_lens: Any) -> Tensor:
 
 
 def _booleans(keys: Tensor, mask: Any, valid_lens: Any) -> Tensor:
-    """Give the keys that a mask of any kind leaves to all queries, as booleans (B, T_k)."""
+    """Return booleans (B, T_k): True for keys that a mask of any kind allows to all queries."""
     query = keys[:, :1]
     sizes = check_tensors(_xp, query, keys, keys)
     lowered = lower_mask(_xp, sizes, query, mask, valid_lens)

@@ -1,4 +1,4 @@
-"""Attention whose log-probabilities are asked for: the last step of a pointer."""
+"""Attention that returns log-probabilities: the last step of a pointer."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _xp = load("torch")
 
 
 class PointerEnergy(Attention):
-    """The attention of a pointer whose weights are asked for, not its output."""
+    """An `Attention` that returns the logarithms of its weights, not an output."""
 
     clip = 0.0
     _weights: Tensor | None = None
@@ -27,15 +27,15 @@ class PointerEnergy(Attention):
     def forward(  # type: ignore[override]
         self, queries: Tensor, keys: Any, valid_lens: Any = None, *, mask: Any = None
     ) -> Tensor:
-        """Give the logarithms of weights (B, T_q, T_k), of clipped scores if there is a clip."""
+        """Return the logarithms of weights (B, T_q, T_k), of clipped scores if clip > 0."""
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         self._meet(queries, tensor, tensor, valid_lens, mask, None, None)
         score, given = self._score(queries), {"mask": mask, "valid_lens": valid_lens}
         if self.clip:
             s = scores(queries, keys, score=score, impl=self.impl, **given)
-            masked = _masked(s, queries, mask, valid_lens)  # not by −∞, which may be an overflow
+            masked = _masked(s, queries, mask, valid_lens)  # a score of −∞ may be an overflow
             s = (self.clip * torch.tanh(s)).masked_fill(masked, -torch.inf)
-            s = s.masked_fill(masked.all(-1, keepdim=True), 0)  # else NaN, and in gradients too
+            s = s.masked_fill(masked.all(-1, keepdim=True), 0)  # avoids NaN, in gradients too
             found = s.log_softmax(-1).masked_fill(masked, -torch.inf)
         else:
             found = log_weights(queries, keys, score=score, impl=self.impl, **given)
@@ -45,7 +45,7 @@ class PointerEnergy(Attention):
     def last_weights(
         self, rows: Chosen = None, heads: Chosen = None, examples: Chosen = None
     ) -> Tensor | None:
-        """Probabilities of the last call (B, T_q, T_k), of chosen queries and examples."""
+        """Return probabilities (B, T_q, T_k) of the last call, for chosen queries and examples."""
         if heads is not None:
             raise IndexError("heads= chooses of weights with heads, and a pointer has none.")
         if self._weights is None:
@@ -58,7 +58,7 @@ class PointerEnergy(Attention):
 
 
 def _masked(scores: Tensor, queries: Tensor, mask: Any, valid_lens: Any) -> Tensor:
-    """Give what may not be attended, as booleans (..., T_q, T_k)."""
+    """Return booleans (..., T_q, T_k): True for masked pairs."""
     sizes = Sizes(tuple(scores.shape[:-2]), scores.shape[-2], scores.shape[-1], groups=1)
     lowered = lower_mask(_xp, sizes, queries, mask, valid_lens)
     nothing = torch.zeros_like(scores, dtype=torch.bool)

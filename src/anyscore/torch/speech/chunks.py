@@ -1,4 +1,4 @@
-"""Soft attention in chunks that end where a monotonic head stopped."""
+"""Soft attention in chunks; each chunk ends at the key where a monotonic head stops."""
 
 from __future__ import annotations
 
@@ -15,23 +15,23 @@ from anyscore.torch.speech.monotonic_recurrence import check_matrix
 
 
 def chunkwise(alignment: Tensor, energies: Tensor, width: int) -> Tensor:
-    """Compute the expected weights of a softmax over the `width` keys that end at each stop.
+    """Compute the expected weights of a softmax over the `width` keys up to each stop.
 
         β_ij = Σ_k α_ik e^u_ij / Σ_l e^u_il        j ≤ k < j + width,   k − width < l ≤ k
 
-    Exponents are u_ij − max_l u_il ≤ 0, so that it is right for energies of any size. The backward
-    computes them again and keeps two matrices T_q × T_k.
+    Exponents are u_ij − max_l u_il ≤ 0, so that large energies do not overflow. The backward
+    computes the exponents again and keeps two matrices T_q × T_k.
 
     Args:
-        alignment: α (..., T_q, T_k), as of `monotonic_alignment`; hard or soft.
-        energies: u, of the same shape; −∞ for keys that may not be attended.
+        alignment: α (..., T_q, T_k), the result of `monotonic_alignment`, hard or soft.
+        energies: u, of the same shape; −∞ for masked keys.
         width: the width w of the chunk.
 
-    Returns (..., T_q, T_k). What α gives to chunks without keys is lost. Derivatives are of first
-    order.
+    Return β (..., T_q, T_k). The weight α of a chunk without allowed keys is dropped. Derivatives
+    are of first order.
 
-    Raises TypeError, ValueError: no tensors of one shape and of floating point, or a width that is
-    no integer ≥ 1.
+    Raises TypeError, ValueError: tensors of unequal shapes or without floating point, or a width
+    that is no integer ≥ 1.
 
     Source: Chiu & Raffel 2018, Monotonic Chunkwise Attention, eq. 11 to 13.
 
@@ -81,17 +81,17 @@ class _Chunkwise(torch.autograd.Function):
 
 
 def _pair(x: Tensor, ahead: int) -> Tensor:
-    """The entries of x that have one so far ahead."""
+    """Return the entries j of the last axis of x for which j + ahead exists."""
     return x[..., : x.shape[-1] - ahead]
 
 
 def _power(energies: Tensor, tops: Tensor, ahead: int) -> Tensor:
-    """e^(u_ij − top) of key j in the chunk that ends at j + ahead; tops: of `_sums`."""
+    """Return e^(u_ij − top) of key j in the chunk that ends at j + ahead. tops: of `_sums`."""
     return torch.exp(_pair(energies, ahead) - tops[..., ahead:])
 
 
 def _sums(energies: Tensor, width: int) -> tuple[Tensor, Tensor]:
-    """The largest energy of the chunk that ends at each key, and 1 / Σ e^(u − it).
+    """Return (largest energy of the chunk that ends at each key, 1 / Σ e^(u − largest)).
 
     Both are 0 if all energies of a chunk are −∞.
     """

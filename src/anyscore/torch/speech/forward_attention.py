@@ -17,19 +17,18 @@ from anyscore.torch.speech.stepwise import State, Step
 
 
 class ForwardAttention(ScoredAttention):
-    """Attention whose weights stay, or move on by one key, from query to query.
+    """Attention whose weights stay, or move by one key, from query to query.
 
         α_i = softmax_j(e_ij + log((1 − u_i) α_i−1,j + u_i α_i−1,j−1))        α_0 = (1, 0, …)
 
-    α_0 is on the first key that may be attended. Weights do not leap over a key that may not:
-    where it parts the others, those behind it are never reached. Derivatives are of first order.
+    α_0 is 1 at the first allowed key. Weights do not jump over masked keys: keys behind a masked
+    key are never reached. Derivatives are of first order.
 
     Args:
-        score, hidden, d_q, d_k: the energies e, as of `Attention`; or a layer, `Attention` or
-            `LocationSensitive`.
-        agent: None for u = ½, or a module, such as torch.nn.Linear(d_v + d_q, 1), that maps the
-            output and the query of a step, [output; query], to the logit of u for the next;
-            u_1 = ½.
+        score, hidden, d_q, d_k: the score of the energies e, as for `Attention`; or a layer,
+            `Attention` or `LocationSensitive`.
+        agent: None for u = ½. Or a module such as torch.nn.Linear(d_v + d_q, 1), which maps
+            [output; query] of a step to the logit of u of the next step; u_1 = ½.
 
     Raises TypeError, ValueError: as `Attention`, or an agent that cannot be called.
 
@@ -61,8 +60,8 @@ class ForwardAttention(ScoredAttention):
     def step(self, query: Tensor, state: State) -> Step:
         """Attend with one query (B, d_q) of each sequence.
 
-        Raises TypeError, ValueError: a query of another type or shape, a state that `start` of such
-        a layer did not give, or an agent that gives no logits (B, 1).
+        Raises TypeError, ValueError: a query of another type or shape, a state of another layer,
+        or an agent that returns no logits (B, 1).
         """
         step = super().step(query, state)
         if self.agent is None:
@@ -82,7 +81,7 @@ class ForwardAttention(ScoredAttention):
         valid_lens, mask = masking
         state = self.start(keys, values, valid_lens, mask=mask)
         outputs, rows = [], []
-        for query in queries.unbind(1):  # an agent sees the outputs
+        for query in queries.unbind(1):  # the agent needs the output of each step
             output, weights, state = self.step(query, state)
             outputs.append(output)
             rows.append(weights)

@@ -1,4 +1,4 @@
-"""Forward alignments: weights that move by one key at most from query to query."""
+"""Forward alignments: weights move by one key at most from query to query."""
 
 from __future__ import annotations
 
@@ -21,22 +21,22 @@ def forward_alignment(
 
         m_ij = (1 − u_i) α_i−1,j + u_i α_i−1,j−1        α_i = softmax_j(e_ij + log m_ij)
 
-    which is the published (m_ij · softmax_j e_ij), made to sum to 1 for each query, but does not
-    underflow where the energies favour keys that cannot be reached: it goes from log α_i−1 to log
-    α_i. With u = ½ it is forward attention without a transition agent. The backward is the adjoint
-    recurrence, of logarithms too, and keeps them alone.
+    The formula is the published m_ij · softmax_j e_ij, normalised to sum to 1 for each query. The
+    recurrence goes from log α_i−1 to log α_i, so that large energies of unreachable keys cause no
+    underflow. u = ½ is forward attention without a transition agent. The backward is the adjoint
+    recurrence in logarithms; it keeps the logarithms alone.
 
     Args:
-        energies: e (..., T_q, T_k); −∞ for keys that may not be attended.
-        transition: u, the probability to move on before each query, (..., T_q) or a number, in
-            [0, 1]. The u_i that is used for query i is what the paper's agent gave one before.
-        previous: (..., T_k), the weights before the first query, ≥ 0; by default all on the first
+        energies: e (..., T_q, T_k); −∞ for masked keys.
+        transition: u, the probability to move by one key before each query; (..., T_q) or a
+            number, in [0, 1]. The paper's agent computes u_i after query i − 1.
+        previous: (..., T_k), the weights before the first query, ≥ 0; by default 1 at the first
             key.
 
-    Returns (..., T_q, T_k), 0 for a query none of whose reachable keys may be attended, and from
-    there on. Derivatives are of first order.
+    Return α (..., T_q, T_k). A query without reachable allowed keys has weights 0, and so have all
+    later queries. Derivatives are of first order.
 
-    Raises TypeError, ValueError: no tensors of these shapes and of floating point, or a number
+    Raises TypeError, ValueError: tensors of other shapes or without floating point, or a number
     outside [0, 1].
 
     Source: Zhang et al. 2018, Forward Attention in Sequence-to-Sequence Acoustic Modeling, eq. 7
@@ -63,10 +63,10 @@ def forward_alignment(
 def forward_steps(
     energies: Tensor, transition: Tensor | float, previous: Tensor, *, logarithms: bool = True
 ) -> tuple[Tensor, Tensor]:
-    """Compute `forward_alignment`, and the logarithms (..., T_k) of its last row.
+    """Return (weights of `forward_alignment`, logarithms (..., T_k) of their last row).
 
-    logarithms: whether `previous` are logarithms, as of an earlier call. Both results are float32
-    or better.
+    logarithms: True if `previous` holds logarithms, as from an earlier call. Both results are
+    float32 or float64.
     """
     check_reverse_mode("forward attention")
     *lead, queries, keys = energies.shape
@@ -92,9 +92,9 @@ class _Forward(torch.autograd.Function):
         for i in range(energies.shape[1] if energies.shape[2] else 0):
             row = energies[:, i]
             reach = torch.logaddexp(*_ways(last, stay[:, i], move[:, i]))
-            # the largest that can be reached, lest energies far from 0 round log m away
+            # Subtract the largest reachable energy: large energies would round log m away.
             top = row.masked_fill(reach == -math.inf, -math.inf).amax(-1, keepdim=True)
-            # where no key can be reached all stay −∞
+            # Without reachable keys all stay −∞.
             logits = (row - top.clamp(min=least)) + reach
             last = logits - logits.logsumexp(-1, keepdim=True).clamp(min=least)
             rows.append(last)
@@ -109,7 +109,7 @@ class _Forward(torch.autograd.Function):
         found, moves = ctx.saved_tensors
         weights, before = found[:, 1:].exp(), found[:, :-1]
         stay, move = _ways(before, *_logs(moves))
-        # shares of each way; NaN where a key was not reached, and nothing could have changed that
+        # Shares of staying and moving in m. NaN becomes 0: an unreached key has no gradient.
         of_stay, of_move = (
             (x - y).sigmoid().nan_to_num(0.0) for x, y in ((stay, move), (move, stay))
         )
@@ -132,12 +132,12 @@ class _Forward(torch.autograd.Function):
 
 
 def _logs(u: Tensor) -> tuple[Tensor, Tensor]:
-    """log(1 − u) and log u, each with an axis for keys."""
+    """Return (log(1 − u), log u), each with an axis for keys."""
     return (1 - u).log()[..., None], u.log()[..., None]
 
 
 def _ways(last: Tensor, stay: Tensor, move: Tensor) -> tuple[Tensor, Tensor]:
-    """log((1 − u) α_j) and log(u α_j−1), of log α and of `_logs`."""
+    """Return (log((1 − u) α_j), log(u α_j−1)). last: log α. stay, move: of `_logs`."""
     return last + stay, _shift(last) + move
 
 
@@ -146,5 +146,5 @@ def _shift(last: Tensor) -> Tensor:
 
 
 def _over(x: Tensor, above: Tensor, below: Tensor) -> Tensor:
-    """x · e^above / e^below, though these may be beyond what numbers hold; 0 where x is."""
+    """Return x · e^(above − below) without overflow of either exponential; 0 for x = 0."""
     return torch.where(x == 0, 0.0, x.sign() * (x.abs().log() + above - below).exp())

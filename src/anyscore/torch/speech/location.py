@@ -14,7 +14,7 @@ from anyscore.torch.speech.stepwise import State, StepwiseAttention, softmax
 from anyscore.torch.speech.weighted_sum import Spans
 
 LOCATIONS = {"previous": 1, "cumulative": 1, "both": 2}
-"""What the filters see, and in how many channels."""
+"""Input of the filters → its number of channels."""
 
 NAMES = {
     "mlp_dec.weight": "W_q.weight",
@@ -31,13 +31,13 @@ NAMES = {
     "v.weight": "w_v.weight",
     "v.bias": "w_v.bias",
 }
-"""Keys in state dicts of ESPnet (`AttLoc`) and of Tacotron 2 → ours; NVIDIA's Tacotron 2 has
-`.linear_layer` or `.conv` before `.weight`."""
+"""Keys in state dicts of ESPnet (`AttLoc`) and of Tacotron 2 → anyscore's keys. NVIDIA's
+Tacotron 2 has `.linear_layer` or `.conv` before `.weight`."""
 
 
 @named_tuple
 class LocationKeys(NamedTuple):
-    """What each step needs: keys (B, T_k, h), filters as a matrix, U and scale · w_v, spans."""
+    """Prepared keys: projected (B, T_k, h), filters as a matrix, U, scale · w_v, and spans."""
 
     projected: Tensor
     matrix: Tensor
@@ -47,37 +47,38 @@ class LocationKeys(NamedTuple):
 
 
 class LocationSensitive(StepwiseAttention):
-    """Attention by content and by where the steps before it attended.
+    """Attention by content and by the weights of earlier steps.
 
         e_ij = scale · w_vᵀ tanh(W_q q_i + W_k k_j + U f_ij)        f_i = F * location_i
         α_i = softmax_j e_ij
 
-    location_i is the weights of step i − 1, the sum of those of all steps before, or both, as two
-    channels. A step makes one product of filters and projection, adds the query in it, and keeps
-    hidden units in the cache; training keeps T_q × T_k numbers, never times filters or hidden.
+    location_i is the weights of step i − 1, the sum of the weights of all earlier steps, or both
+    as two channels. A step computes filters, projection and query in one product, in blocks that
+    stay in the CPU's cache. Training keeps T_q × T_k numbers, never times filters or hidden.
 
     Args:
         query_size, key_size: the widths d_q and d_k.
         hidden: the width h.
-        filters: their number k. kernel: their width r, odd.
+        filters: the number k of filters.
+        kernel: the width r of the filters, odd.
         location: "previous" (Chorowski; ESPnet), "cumulative" or "both" (Tacotron 2).
-        initial: the weights before the first step: "uniform" over the keys that may be attended
-            (ESPnet), or "zero" (Tacotron 2). Filters see them at the first step in every channel,
-            in place of a sum; they are not part of the sums after it.
-        bias: whether W_k has one.
+        initial: the weights before the first step: "uniform" over the allowed keys (ESPnet), or
+            "zero" (Tacotron 2). At the first step they are the input of the filters in every
+            channel. Later sums leave them out.
+        bias: True adds a bias to W_k.
         scale: the sharpening factor; 2 in ESPnet.
-        smoothing: weights are σ(e_ij) / Σ_l σ(e_il), from sharp to smooth; w_v then has a bias,
-            which a softmax would not see.
-        window: (before, after): from the second step on only keys from `before` before the peak of
-            the last weights to `after` after it, inclusive. ESPnet's backward_window=1 and
-            forward_window=3 are (1, 2). Keys outside cost nothing on the CPU.
+        smoothing: True computes weights σ(e_ij) / Σ_l σ(e_il) in place of a softmax. w_v then has
+            a bias, which would cancel in a softmax.
+        window: (before, after). From the second step on, only keys from `before` keys before the
+            peak of the last weights to `after` keys after the peak are attended, inclusive.
+            ESPnet's backward_window=1 and forward_window=3 are (1, 2). The CPU skips other keys.
 
-    State dicts of ESPnet's `AttLoc` and of NVIDIA's Tacotron 2 load by their names (`NAMES`), the
-    first into location="previous", scale=2, bias=True, the second into location="both",
+    State dicts of ESPnet's `AttLoc` and of NVIDIA's Tacotron 2 load by their names (`NAMES`).
+    `AttLoc` needs location="previous", scale=2, bias=True; Tacotron 2 needs location="both",
     initial="zero".
 
-    Inside `ForwardAttention`, `MonotonicAttention` and `MoChA` the weights, with the first ones and
-    the peaks of windows, are those of these layers. Derivatives are of first order.
+    Inside `ForwardAttention`, `MonotonicAttention` and `MoChA` the outer layer computes the
+    weights, the initial weights and the peaks of windows. Derivatives are of first order.
 
     Raises TypeError, ValueError: sizes that are no integers ≥ 1, an even kernel, unknown options.
 
@@ -138,7 +139,7 @@ class LocationSensitive(StepwiseAttention):
         self.reset_parameters()
 
     def reset_parameters(self) -> None:
-        """Draw all weights as Glorot and Bengio 2010 do, from a uniform distribution; zero bias."""
+        """Draw weights from the uniform distribution of Glorot and Bengio 2010; biases are 0."""
         nn.init.xavier_uniform_(self.filters)
         for linear in (self.W_q, self.W_k, self.U, self.w_v):
             nn.init.xavier_uniform_(linear.weight)
@@ -146,9 +147,9 @@ class LocationSensitive(StepwiseAttention):
                 nn.init.zeros_(linear.bias)
 
     def energies(self, query: Tensor, state: State) -> tuple[Tensor, LocationKeys]:
-        """Compute e (B, T_k) of a query (B, d_q), and the keys for the next step.
+        """Return (energies e (B, T_k) of a query (B, d_q), keys for the next step).
 
-        Energies of keys that may not be attended, or are outside the window, are of no meaning.
+        Energies of masked keys, and of keys outside the window, are arbitrary.
 
         Raises TypeError, ValueError: a query of another width or dtype.
         """
@@ -210,7 +211,7 @@ class LocationSensitive(StepwiseAttention):
     def _check(self, name: str, x: Tensor, width: int) -> None:
         """Check that queries or keys have the layer's width and dtype.
 
-        Raises TypeError, ValueError: they have not.
+        Raises TypeError, ValueError: another width or dtype.
         """
         if x.shape[-1] != width:
             raise ValueError(f"{name} has shape {tuple(x.shape)}, expected (..., {width}).")
@@ -221,7 +222,7 @@ class LocationSensitive(StepwiseAttention):
             )
 
     def reached(self, state: State) -> Tensor | None:
-        """The keys (B, T_k) that this step may attend."""
+        """Return booleans (B, T_k): True for keys that this step may attend; None: all."""
         if self.window is None or not state.steps:
             return state.allowed
         before, after = self.window
@@ -231,7 +232,7 @@ class LocationSensitive(StepwiseAttention):
         return near if state.allowed is None else near & state.allowed
 
     def _spans(self, state: State) -> Spans | None:
-        """The keys that this step has to compute, on the CPU."""
+        """Return the ranges of keys that this step computes on the CPU; None elsewhere."""
         spans: Spans | None = state.keys.spans
         if spans is None or self.window is None or not state.steps:
             return spans
@@ -255,8 +256,8 @@ class LocationSensitive(StepwiseAttention):
                 continue
             ours, x = NAMES[plain], state_dict.pop(key)
             if ours == "w_v.bias" and self.w_v.bias is None:
-                continue  # a softmax does not see it
-            if ours == "filters" and x.dim() == 4:  # of a convolution over (1, T_k)
+                continue  # the bias cancels in a softmax
+            if ours == "filters" and x.dim() == 4:  # ESPnet convolves over (1, T_k)
                 x = x[:, :, 0]
             state_dict[prefix + ours] = x
         super()._load_from_state_dict(state_dict, prefix, *args)
@@ -268,7 +269,7 @@ def _is_window(x: Any) -> bool:
 
 
 def _spans(allowed: Tensor | None, keys: Tensor) -> Spans:
-    """From the first to the last key that each sequence may attend."""
+    """Return for each sequence the range from its first to its last allowed key."""
     batch, length = keys.shape[:2]
     if allowed is None or not length:
         return [(0, length)] * batch

@@ -1,4 +1,4 @@
-"""Energies of one step of location-sensitive attention: by the core, or in blocks of PyTorch's."""
+"""Energies of one step of location-sensitive attention, by the core or in PyTorch operations."""
 
 from __future__ import annotations
 
@@ -14,18 +14,18 @@ from anyscore.backends.torch.modes import check_reverse_mode
 from anyscore.torch.speech.weighted_sum import Spans
 
 COLUMNS = 16
-"""Keys whose features one row of the product gives: 1 + (r − 1) / 16 times the work of the filters,
-1/16 of the copies of a plain unfolding."""
+"""Number of keys in one row of the product. The work is 1 + (r − 1) / 16 times that of the filters;
+the copies are 1/16 of a plain unfolding."""
 
 _BLOCK = 1 << 17
-"""Numbers of a block of hidden units."""
+"""Size of a block of hidden units, in numbers."""
 
 
 def toeplitz(filters: Tensor) -> Tensor:
     """Lay filters (k, c, r) out as a matrix (c · (COLUMNS + r − 1), COLUMNS · (k + 1)).
 
-    Its product with a piece of COLUMNS + r − 1 neighbours gives k features of each of COLUMNS keys,
-    and a last one of 0, which `_features` makes 1: so the query joins the product.
+    The product with COLUMNS + r − 1 neighbours has k + 1 features for each of COLUMNS keys. The
+    last feature is 0; `_features` sets it to 1, so that one product adds the query.
     """
     k, c, r = filters.shape
     matrix = filters.new_zeros(c, COLUMNS + r - 1, COLUMNS, k + 1)
@@ -45,15 +45,20 @@ def location_energies(
     vector: Tensor,
     spans: Spans | None,
 ) -> tuple[Tensor, Tensor]:
-    """Compute vᵀ tanh(q + k_j + U f_j) of all keys, f = F * location.
+    """Compute vᵀ tanh(q + k_j + U f_j) for all keys, with f = F * location.
 
-    query (B, h) and keys (B, T_k, h), projected; location (B, c, T_k); matrix: `toeplitz` of F;
-    projection (h, k), U; vector (h,), v. spans: keys outside have energy 0 and are not read; None:
-    the whole batch at once, as a GPU likes it.
+    query: (B, h), projected.
+    keys: (B, T_k, h), projected.
+    location: (B, c, T_k).
+    matrix: `toeplitz` of F.
+    projection: U (h, k).
+    vector: v (h,).
+    spans: ranges of keys; other keys are not read and have energy 0. None: the whole batch in one
+        product, which is faster on a GPU.
 
-    Returns the energies (B, T_k), and the keys for the next step, which are for that alone:
-    gradients of the keys come back through them and are added in place, so that T_q steps make one
-    such tensor. Nothing of width h or k is kept: the backward computes it again.
+    Return (energies (B, T_k), keys for the next step alone). Gradients of all steps flow back
+    through the returned keys and are added in place, so that T_q steps need one such tensor. No
+    tensor of width h or k is kept: the backward computes these again.
     """
     check_reverse_mode("location-sensitive attention")
     x = query, keys, location, matrix, projection, vector, spans
@@ -62,7 +67,7 @@ def location_energies(
     if not torch.is_grad_enabled():
         return _Energies.apply(*x)[0], keys  # type: ignore[no-untyped-call]
     apply = _Energies.apply
-    if torch.compiler.is_compiling():  # which would copy what the backward adds to
+    if torch.compiler.is_compiling():  # a compiled backward would copy the added gradients
         apply = torch.compiler.disable(apply)  # type: ignore[no-untyped-call]
     energies, passed_on = apply(*x)  # type: ignore[no-untyped-call]
     return energies, passed_on
@@ -121,7 +126,7 @@ def _energies(
 
 
 def _tensor(spans: Spans) -> Tensor:
-    """Give the spans as int64 (B, 2)."""
+    """Return the spans as int64 (B, 2)."""
     return torch.tensor(spans, dtype=torch.int64).reshape(-1, 2)
 
 
@@ -129,7 +134,7 @@ def _gradients(
     keys: Tensor, rows: Tensor, stacked: Tensor, vector: Tensor, spans: Spans | None,
     slope: Tensor, of_keys: Tensor | None,
 ) -> tuple[Tensor, Tensor, Tensor]:  # fmt: skip
-    """Return the gradients of rows, stacked and vector, in blocks; add those of keys."""
+    """Return gradients of rows, stacked and vector, in blocks; add that of keys to of_keys."""
     of_rows, of_stacked, of_vector = map(torch.zeros_like, (rows, stacked, vector))
     for items, among in _blocks(keys, spans):
         hidden = _hidden(keys[items, among], rows[items, among], stacked[items])
@@ -145,7 +150,7 @@ def _gradients(
 
 
 def _features(location: Tensor, matrix: Tensor, k: int, spans: Spans | None) -> Tensor:
-    """Features (B, T_k, k + 1) of each key, the last of which is 1; 0 far from the spans."""
+    """Return features (B, T_k, k + 1) of each key; the last is 1. Far from the spans all are 0."""
     batch, channels, keys = location.shape
     width = matrix.shape[0] // channels  # of a piece
     reach = width - COLUMNS  # r − 1
@@ -166,7 +171,7 @@ def _features(location: Tensor, matrix: Tensor, k: int, spans: Spans | None) -> 
 
 
 def _wanted(spans: Spans, pieces: int) -> tuple[Tensor, Tensor] | None:
-    """Items and pieces that meet the spans; None if most do."""
+    """Return (items, pieces) of all pieces that meet the spans; None if most pieces do."""
     bounds = [(start // COLUMNS, -(-stop // COLUMNS)) for start, stop in spans]
     if 2 * sum(stop - start for start, stop in bounds) > len(spans) * pieces:
         return None
@@ -176,20 +181,20 @@ def _wanted(spans: Spans, pieces: int) -> tuple[Tensor, Tensor] | None:
 
 
 def _stacked(query: Tensor, projection: Tensor) -> Tensor:
-    """[U, q] of each item, (B, k + 1, h)."""
+    """Return [U, q] of each item, (B, k + 1, h)."""
     of_all = projection.T.expand(len(query), -1, -1)
     return torch.cat([of_all, query[:, None]], 1)
 
 
 def _hidden(keys: Tensor, features: Tensor, stacked: Tensor) -> Tensor:
-    """Hidden units tanh(k + [f, 1] [U, q]) of a block."""
+    """Return the hidden units tanh(k + [f, 1] [U, q]) of a block."""
     if len(keys) == 1:  # faster than a batch of one
         return torch.addmm(keys[0], features[0], stacked[0]).tanh_()[None]
     return torch.baddbmm(keys, features, stacked).tanh_()
 
 
 def _blocks(keys: Tensor, spans: Spans | None) -> Iterator[tuple[slice, slice]]:
-    """Items of the batch and their keys, so many that their hidden units stay in the cache."""
+    """Yield blocks (items, keys) of the batch whose hidden units stay in the CPU's cache."""
     batch, length, width = keys.shape
     if spans is None:
         yield slice(0, batch), slice(0, length)

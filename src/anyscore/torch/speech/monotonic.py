@@ -24,25 +24,25 @@ from anyscore.torch.speech.stepwise import State
 
 
 class MonotonicAttention(ScoredAttention):
-    """Attention to one key, which for each query is the last one's or one to the right of it.
+    """Attention to one key, which never moves to the left from query to query.
 
         p_ij = σ(e_ij + r + noise)      α = `monotonic_alignment`(p)      output_i = Σ_j α_ij v_j
 
-    In training α are probabilities, with gradients. Hard, p is 1 or 0 as e_ij + r is above 0 or
-    not: the head inspects keys from where it stopped before and stops at the first of p = 1. If it
-    passes the last key, this query and those after it attend nothing: output 0. Derivatives are of
+    In training α are probabilities, with gradients. In hard mode p is 1 if e_ij + r > 0, else 0:
+    the head inspects keys from its last stop on, and stops at the first key with p = 1. After the
+    head has passed the last key, this query and all later ones have output 0. Derivatives are of
     first order.
 
     Args:
-        score, hidden, d_q, d_k: the energies e, as of `Attention`; or a layer, `Attention` or
-            `LocationSensitive`.
-        noise: the standard deviation of Gaussian noise on energies in training, which teaches p to
-            be near 0 or 1.
-        offset: the first value of the learned number r. The longer the keys, the lower.
-        hard: True, False, or None for hard unless training.
+        score, hidden, d_q, d_k: the score of the energies e, as for `Attention`; or a layer,
+            `Attention` or `LocationSensitive`.
+        noise: the standard deviation of Gaussian noise on energies in training. Noise drives p
+            towards 0 or 1.
+        offset: the initial value of the learned number r. Longer sequences of keys need lower r.
+        hard: True, False, or None: hard except in training.
 
-    The published e has w_v as g · v / ‖v‖, which is a way to train the same function: it is had by
-    torch.nn.utils.parametrizations.weight_norm(layer.energy.w_v, dim=None).
+    The published e has w_v = g · v / ‖v‖, another parametrization of the same function. Use
+    torch.nn.utils.parametrizations.weight_norm(layer.energy.w_v, dim=None) to train it so.
 
     Raises TypeError, ValueError: as `Attention`, or a noise below 0.
 
@@ -81,7 +81,7 @@ class MonotonicAttention(ScoredAttention):
         return not self.training if self.hard is None else self.hard
 
     def _stops(self, energies: Tensor) -> Tensor:
-        """The probabilities p of stopping."""
+        """Return the probabilities p of stopping."""
         energies = energies + self.offset
         if self._is_hard():
             return (energies > 0).to(energies.dtype)
@@ -100,30 +100,30 @@ class MonotonicAttention(ScoredAttention):
         return weights, state.moved(weights, keys)
 
     def _move(self, energies: Tensor, state: State) -> Tensor:
-        """The alignment (B, T_k) after that of the state."""
+        """Return the alignment (B, T_k) that follows the weights of the state."""
         p = self._stops(energies)
         if not self._is_hard():
             return monotonic_alignment(p[:, None], state.weights)[:, 0]
-        inspected = state.weights.cumsum(-1) > 0  # none, where the head has passed the last key
+        inspected = state.weights.cumsum(-1) > 0  # no key after the head has passed the last
         stops = (p > 0) & inspected
         return (stops & (stops.cumsum(-1) == 1)).to(energies.dtype)
 
 
 class MoChA(MonotonicAttention):
-    """Soft attention in a chunk of keys that ends where a monotonic head stopped.
+    """Soft attention in a chunk of keys up to the key where a monotonic head stops.
 
         β = `chunkwise`(α, u, width)        output_i = Σ_j β_ij v_j
 
-    α are those of `MonotonicAttention`, of its energies e; u are energies of their own. Hard, it is
-    a softmax over the last `width` keys up to the one where the head stopped, `Window(width − 1,
-    0)` of it. Derivatives are of first order.
+    α are the weights of `MonotonicAttention` with energies e; u are energies of a second score. In
+    hard mode β is a softmax over the `width` keys up to the stop, as in `Window(width − 1, 0)`.
+    Derivatives are of first order.
 
     Args:
-        score, hidden, d_q, d_k: the energies e, as of `MonotonicAttention`.
-        width: that of the chunk.
-        chunk_score: the energies u: a score's name or class, with the same hidden, d_q and d_k; or
-            a layer `Attention`.
-        noise, offset, hard: as of `MonotonicAttention`.
+        score, hidden, d_q, d_k: the score of the energies e, as for `MonotonicAttention`.
+        width: the width of the chunk.
+        chunk_score: the score of the energies u: a name or class, with the same hidden, d_q and
+            d_k; or a layer `Attention`.
+        noise, offset, hard: as for `MonotonicAttention`.
 
     Raises TypeError, ValueError: as `MonotonicAttention`, or a width that is no integer ≥ 1.
 

@@ -1,4 +1,4 @@
-"""Monotonic alignments: what is expected of a head that moves to the right and may stop."""
+"""Monotonic alignments: probabilities that a head, which moves to the right, stops at a key."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ from anyscore.ops.checks import shown
 
 
 def monotonic_alignment(p: Tensor, previous: Tensor | None = None) -> Tensor:
-    """Compute where a head is expected to stop that inspects keys from where it stopped before.
+    """Compute the probabilities of a head's stops, if it inspects keys from its last stop on.
 
         x_ij = (1 − p_i,j−1) x_i,j−1 + α_i−1,j        α_ij = p_ij x_ij
 
-    x_ij is the probability that key j is inspected for query i, p_ij that the head then stops
-    there. Nothing is divided and nothing subtracted, so that it is exact for any p and any number
-    of keys, where the published cumulative products divide by products that vanish, and clip.
-    With p of 0 and 1 alignments are hard. What passes the last key is lost: rows sum to 1 or less.
+    x_ij is the probability that the head inspects key j for query i; p_ij is the probability that
+    it then stops. The recurrence neither divides nor subtracts terms, so it is exact for any p and
+    any number of keys. The published cumulative products divide by vanishing products, and clip.
+    With p of 0 and 1 alignments are hard. A head may pass the last key: rows sum to 1 or less.
 
-    Diagonals of queries and keys are computed one after another, few queries one by one by a
-    parallel scan. The backward is the adjoint recurrence and keeps two matrices T_q × T_k.
+    Diagonals of queries and keys are computed one after another. Few queries are computed one by
+    one with a parallel scan. The backward is the adjoint recurrence and keeps two matrices
+    T_q × T_k.
 
     Args:
-        p: (..., T_q, T_k), in [0, 1]; 0 for keys that may not be attended.
-        previous: (..., T_k), the alignment before the first query; by default all of it on the
-            first key.
+        p: (..., T_q, T_k), in [0, 1]; 0 for masked keys.
+        previous: (..., T_k), the alignment before the first query; by default 1 at the first key.
 
-    Returns (..., T_q, T_k). Derivatives are of first order.
+    Return α (..., T_q, T_k). Derivatives are of first order.
 
-    Raises TypeError, ValueError: no tensors of these shapes and of floating point.
+    Raises TypeError, ValueError: tensors of other shapes or without floating point.
 
     Source: Raffel et al. 2017, Online and Linear-Time Attention by Enforcing Monotonic Alignments,
     eq. 8 to 10.
@@ -59,9 +59,9 @@ def monotonic_alignment(p: Tensor, previous: Tensor | None = None) -> Tensor:
 
 
 def check_matrix(**tensors: Any) -> None:
-    """Check that tensors are of floating point and have queries and keys.
+    """Check that tensors are of floating point and (..., T_q, T_k).
 
-    Raises TypeError, ValueError: they are not, or have not.
+    Raises TypeError, ValueError: another dtype, or fewer than two axes.
     """
     for name, x in tensors.items():
         _check_floats(name, x)
@@ -78,7 +78,7 @@ def _check_floats(name: str, x: Any) -> None:
 def check_shape(shape: tuple[int, ...], **tensors: Any) -> None:
     """Check that tensors are of floating point and have a shape.
 
-    Raises TypeError, ValueError: they are not, or have another.
+    Raises TypeError, ValueError: another dtype or shape.
     """
     for name, x in tensors.items():
         _check_floats(name, x)
@@ -87,14 +87,14 @@ def check_shape(shape: tuple[int, ...], **tensors: Any) -> None:
 
 
 def first_key(of: Tensor) -> Tensor:
-    """The alignment (..., T_k) before the first query, all on the first key, of (..., T_q, T_k)."""
+    """Return the alignment (..., T_k) before the first query of (..., T_q, T_k): 1 at key 0."""
     alignment = of.new_zeros(*of.shape[:-2], of.shape[-1])
     alignment[..., :1] = 1
     return alignment
 
 
 class _Diagonals(torch.autograd.Function):
-    """All queries at once: keys d − i of queries i, for d = 0, 1, …"""
+    """All queries together, by diagonals: key d − i of query i, for d = 0, 1, …"""
 
     @staticmethod
     def forward(ctx: Any, p: Tensor, previous: Tensor) -> Tensor:
@@ -102,7 +102,7 @@ class _Diagonals(torch.autograd.Function):
         steps, batch, queries = p.shape
         keep = 1 - p
         x = torch.empty_like(p)
-        # before[d] has α of diagonal d − 1, and in front that of the query before the first
+        # before[d] is α of diagonal d − 1, after the entry of the query before the first.
         before = p.new_zeros(steps + 1, batch, queries + 1)
         before[: previous.shape[1], :, 0] = previous.T
         for d in range(steps):
@@ -168,7 +168,7 @@ def _scan(a: Tensor, b: Tensor) -> Tensor:
 
 
 def _skew(x: Tensor) -> Tensor:
-    """Lay x (B, T_q, T_k) out by diagonals, (T_q + T_k − 1, B, T_q); 0 where there is no key."""
+    """Lay x (B, T_q, T_k) out by diagonals (T_q + T_k − 1, B, T_q), padded with 0."""
     batch, queries, keys = x.shape
     flat = torch.nn.functional.pad(x, (0, queries)).reshape(batch, -1)
     skewed = flat[:, : flat.shape[1] - queries].view(batch, queries, queries + keys - 1)

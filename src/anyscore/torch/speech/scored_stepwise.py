@@ -1,4 +1,4 @@
-"""Step-by-step attention whose energies come from any score, or from locations."""
+"""Step-by-step attention with energies of any score, or of location-sensitive attention."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from anyscore.torch.speech.stepwise import State, StepwiseAttention, open_keys
 def energy_layer(
     score: AnyScore | Attention | LocationSensitive, **options: Any
 ) -> Attention | LocationSensitive:
-    """Return the layer that computes energies: as given, or `Attention` of a score and options.
+    """Return the layer that computes energies: `score` if it is a layer, else a new `Attention`.
 
-    Raises TypeError, ValueError: options for a layer, which has its own; or a layer with options
-    that say what becomes of energies, which is for the layer around it.
+    Raises TypeError, ValueError: options together with a layer; or a layer with options beyond
+    energies (dropout, sink, normalizer, smoothing), which belong to the outer layer.
     """
     options = {name: x for name, x in options.items() if x is not None}
     if not isinstance(score, Attention | LocationSensitive):
@@ -40,10 +40,10 @@ def energy_layer(
 
 
 class ScoredAttention(StepwiseAttention):
-    """The base of layers whose weights are made of energies of any score.
+    """The base of layers that compute weights from energies of any score.
 
-    Args: score: as of `Attention`, with its hidden, d_q and d_k; or a layer: `Attention`, or
-    `LocationSensitive`, whose filters then see the weights of this layer.
+    score, hidden, d_q, d_k: as for `Attention`. Or score is a layer: an `Attention`, or a
+    `LocationSensitive`, whose filters then take the weights of this layer.
     """
 
     def __init__(
@@ -66,11 +66,11 @@ class ScoredAttention(StepwiseAttention):
         return torch.bmm(weights.to(values.dtype), values), weights
 
     def _align_all(self, queries: Tensor, keys: Tensor, allowed: Tensor | None) -> Tensor:
-        """Weights (B, T_q, T_k) of all queries."""
+        """Return the weights (B, T_q, T_k) of all queries."""
         raise NotImplementedError
 
     def _initial(self, keys: Tensor, allowed: Tensor | None) -> Tensor:
-        """All of the weight on the first key that may be attended."""
+        """Return weights (B, T_k): 1 at the first allowed key."""
         dtype = torch.promote_types(keys.dtype, torch.float32)
         if allowed is not None:
             return (allowed & (allowed.cumsum(-1) == 1)).to(dtype)
@@ -86,7 +86,7 @@ class ScoredAttention(StepwiseAttention):
         return prepare(self.energy, keys, state)
 
     def _energies(self, query: Tensor, state: State) -> tuple[Tensor, Any]:
-        """Energies (B, T_k), −∞ where a key may not be attended, and the keys for the next step."""
+        """Return (energies (B, T_k), −∞ for masked keys; keys for the next step)."""
         if isinstance(self.energy, Attention):
             return energies_of(self.energy, query[:, None], state.keys, state.allowed)[:, 0], (
                 state.keys
@@ -99,7 +99,7 @@ class ScoredAttention(StepwiseAttention):
 
 
 def prepare(energy: Attention | LocationSensitive, keys: Tensor, state: State) -> Any:
-    """Compute of the keys what the energies of every step need."""
+    """Prepare the keys once for the energies of all steps."""
     if isinstance(energy, LocationSensitive):
         return energy._prepare(keys, state)
     if not is_prepared(energy):
@@ -108,19 +108,19 @@ def prepare(energy: Attention | LocationSensitive, keys: Tensor, state: State) -
 
 
 def is_prepared(energy: Attention) -> bool:
-    """Return whether the score takes prepared keys: a callable takes them as they are."""
+    """Return whether the score takes prepared keys: a callable takes tensors alone."""
     return isinstance(energy.score, type | Score)
 
 
 def knows_keys(energy: Attention | LocationSensitive, keys: Any) -> bool:
-    """Return whether `prepare` gave the keys, for a layer of this kind."""
+    """Return whether `prepare` made the keys for a layer of this class."""
     if isinstance(energy, LocationSensitive):
         return energy.knows_keys(keys)
     return isinstance(keys, PreparedKeys if is_prepared(energy) else Tensor)
 
 
 def energies_of(energy: Attention, queries: Tensor, keys: Any, allowed: Tensor | None) -> Tensor:
-    """Energies (B, T_q, T_k) by content, −∞ where a key may not be attended."""
+    """Return energies (B, T_q, T_k) by content; −∞ for masked keys."""
     return energy.scores(queries, keys, mask=_mask(allowed))
 
 

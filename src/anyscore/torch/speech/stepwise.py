@@ -1,4 +1,4 @@
-"""Attention for decoders that attend step by step, with what the steps before it attended."""
+"""Attention for decoders that attend step by step, with the weights of earlier steps."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _xp = load("torch")
 @tree
 @dataclass(frozen=True)
 class Kind:
-    """The name of a layer, as structure: programs that are exported return no text."""
+    """The name of a layer as part of a pytree's structure: exported programs cannot return text."""
 
     static: ClassVar[tuple[str, ...]] = ("name",)
     name: str
@@ -31,14 +31,18 @@ class Kind:
 
 @named_tuple
 class State(NamedTuple):
-    """What a decoder carries from step to step; made by `start`, exchanged by each `step`.
+    """The state of a decoder between steps. `start` creates it, each `step` returns the next.
 
-    keys: prepared, as the layer wants them. values (B, T_k, d_v). allowed: (B, T_k), True = may be
-    attended, None for all. weights: (B, T_k), of the last step; those that the next one goes on
-    from. total: their sum over steps. passed_on: the values as steps hand them on to each other,
-    for gradients. steps: how many there were. logarithms: (B, T_k), of the weights of forward
-    attention after a step, which are exact where these vanish. transition: (B,), of forward
-    attention with an agent. kind: the class of the layer.
+    keys: prepared for the layer.
+    values: (B, T_k, d_v).
+    allowed: (B, T_k), True = may be attended; None: all.
+    weights: (B, T_k), of the last step (alignments in MoChA), from which the next step starts.
+    total: (B, T_k), the sum of weights over steps.
+    passed_on: the values, passed from step to step so that their gradients add up in place.
+    steps: the number of steps so far.
+    logarithms: (B, T_k), of the weights of forward attention; exact also if weights underflow.
+    transition: (B,), u of forward attention with an agent.
+    kind: the class of the layer.
     """
 
     keys: Any
@@ -53,12 +57,12 @@ class State(NamedTuple):
     kind: Kind | None = None
 
     def moved(self, weights: Tensor, keys: Any) -> State:
-        """The state after a step with these weights, and with the keys for the next."""
+        """Return the state after a step with these weights. keys: for the next step."""
         total, steps = self.total + weights, self.steps + 1
         return self._replace(keys=keys, weights=weights, total=total, steps=steps)
 
     def after(self, earlier: State) -> State:
-        """Go on, with these keys and values, from where an earlier state stood, without its graph.
+        """Return this state with the weights of an earlier one, detached from its graph.
 
         For truncated backpropagation: `layer.start(keys, values).after(state)`.
         """
@@ -86,8 +90,8 @@ class Step(NamedTuple):
 class StepwiseAttention(Layer):
     """The base of layers that attend step by step.
 
-    `start` prepares keys and values once, `step` attends with one query of each sequence, and a
-    call attends with all queries of a sequence at once, as when they are known in training.
+    `start` prepares keys and values once. `step` attends with one query of each sequence. A call
+    attends with all queries of a sequence, known in training.
     """
 
     def start(
@@ -100,8 +104,8 @@ class StepwiseAttention(Layer):
     ) -> State:
         """Prepare keys (B, T_k, d_k) and values (B, T_k, d_v), by default the keys, for steps.
 
-        valid_lens: (B,), how many keys each sequence has. mask: (B, T_k), True = may be attended.
-        What may not be is not read, has weight 0 and gradient 0, whatever stands there.
+        valid_lens: (B,), the number of keys of each sequence. mask: (B, T_k), True = may be
+        attended. Masked keys are not read, NaN included; their weights and gradients are 0.
 
         Raises TypeError, ValueError: tensors of other types or shapes.
         """
@@ -114,8 +118,7 @@ class StepwiseAttention(Layer):
     def step(self, query: Tensor, state: State) -> Step:
         """Attend with one query (B, d_q) of each sequence.
 
-        Raises TypeError, ValueError: a query of another type or shape, or a state that `start` of
-        such a layer did not give.
+        Raises TypeError, ValueError: a query of another type or shape, or a state of another layer.
         """
         self._check_state(state)
         check_inputs(query, state.values, state.values)
@@ -139,11 +142,11 @@ class StepwiseAttention(Layer):
         mask: Any = None,
         return_weights: bool = False,
     ) -> Any:
-        """Attend with queries (B, T_q, d_q), all at once where no energy depends on weights.
+        """Attend with queries (B, T_q, d_q), in parallel if no energy depends on weights.
 
-        Arguments are those of `start`.
+        Other arguments: as for `start`.
 
-        Returns the output (B, T_q, d_v), or (output, weights (B, T_q, T_k)) with `return_weights`.
+        Return the output (B, T_q, d_v), or (output, weights (B, T_q, T_k)) with `return_weights`.
 
         Raises TypeError, ValueError: tensors of other types or shapes.
         """
@@ -154,7 +157,7 @@ class StepwiseAttention(Layer):
     def _attend(
         self, queries: Tensor, keys: Tensor, values: Tensor | None, valid_lens: Any, mask: Any
     ) -> tuple[Tensor, Tensor]:
-        """Attend with one query after the other. Returns the output and the weights."""
+        """Attend with one query after the other. Return (output, weights)."""
         state = self.start(keys, values, valid_lens, mask=mask)
         rows = []
         for query in queries.unbind(1):
@@ -164,13 +167,13 @@ class StepwiseAttention(Layer):
         return torch.bmm(weights.to(state.values.dtype), state.values), weights
 
     def _spans(self, state: State) -> Spans | None:
-        """The keys outside of which weights of this step are 0, where that is known at no cost."""
+        """Return ranges of keys that hold all weights of this step; None if unknown."""
         return None
 
     def _check_state(self, state: Any) -> None:
-        """Check that `start` of a layer of this kind and these sizes gave the state.
+        """Check that the state comes from a layer of this class and these sizes.
 
-        Raises TypeError: it did not.
+        Raises TypeError: the state comes from another layer, or is no `State`.
         """
         if isinstance(state, State):
             if state.kind == Kind(type(self).__name__) and self.knows_keys(state.keys):
@@ -188,21 +191,21 @@ class StepwiseAttention(Layer):
 
     @abstractmethod
     def _initial(self, keys: Tensor, allowed: Tensor | None) -> Tensor:
-        """Weights (B, T_k) before the first step."""
+        """Return the weights (B, T_k) before the first step."""
 
     @abstractmethod
     def _prepare(self, keys: Tensor, state: State) -> Any:
-        """Compute of the keys what every step needs."""
+        """Prepare the keys once for all steps."""
 
     @abstractmethod
     def _move_on(self, query: Tensor, state: State) -> tuple[Tensor, State]:
-        """Weights of a step, and the state after it but for what depends on the output."""
+        """Return (weights of a step, the next state without its parts that need the output)."""
 
 
 def check_queries(queries: Any, keys: Any) -> None:
-    """Check that there are queries (B, T_q, d_q) for keys (B, T_k, d_k).
+    """Check queries (B, T_q, d_q) against keys (B, T_k, d_k).
 
-    Raises TypeError, ValueError: there are not.
+    Raises TypeError, ValueError: queries have another type or shape.
     """
     check_inputs(queries, keys, keys)
     if queries.dim() != 3 or len(queries) != len(keys):
@@ -214,7 +217,7 @@ def check_queries(queries: Any, keys: Any) -> None:
 def open_keys(
     keys: Any, values: Any, valid_lens: Any, mask: Any
 ) -> tuple[Tensor, Tensor, Tensor | None]:
-    """Give keys and values, 0 where they may not be attended, and where they may.
+    """Return (keys, values, allowed): masked rows are 0; allowed is boolean (B, T_k), None: all.
 
     Raises TypeError, ValueError: as `StepwiseAttention.start`.
     """
@@ -237,7 +240,7 @@ def open_keys(
 
 
 def softmax(energies: Tensor, allowed: Tensor | None) -> Tensor:
-    """Softmax over the allowed keys; 0 elsewhere, and in a row without any."""
+    """Return the softmax over the allowed keys; 0 for masked keys and in a row without keys."""
     if allowed is None:
         return torch.softmax(energies, -1)
     empty = ~allowed.any(-1, keepdim=True)
@@ -246,7 +249,7 @@ def softmax(energies: Tensor, allowed: Tensor | None) -> Tensor:
 
 
 def _allowed(keys: Tensor, valid_lens: Any, mask: Any) -> Tensor | None:
-    """Lengths and mask as one boolean tensor (B, T_k), None for neither."""
+    """Return lengths and mask as one boolean tensor (B, T_k); None without either."""
     shape, allowed = tuple(keys.shape[:2]), None
     if valid_lens is not None:
         lengths = torch.as_tensor(valid_lens, device=keys.device)

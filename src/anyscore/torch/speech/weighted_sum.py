@@ -1,4 +1,4 @@
-"""The sum of values by weights, for one step after another over the same values."""
+"""The weighted sum of values, for many steps over the same values."""
 
 from __future__ import annotations
 
@@ -17,20 +17,20 @@ Spans = list[tuple[int, int]]
 def weighted_sum(
     weights: Tensor, values: Tensor, spans: Spans | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Compute Σ_j weights_j value_j, (B, d_v), of weights (B, T_k) and values (B, T_k, d_v).
+    """Compute Σ_j weights_j value_j (B, d_v) from weights (B, T_k) and values (B, T_k, d_v).
 
-    spans: weights outside are 0, and values there are not read if most are outside.
+    spans: ranges that hold all weights ≠ 0. If they leave out most keys, other values are not read.
 
-    Returns it, and the values for the next step, which are for that alone: their gradients come
-    back through them and are added in place, so that T_q steps make one tensor of that size, and
-    T_q passes over it. Under autocast the output has its dtype, as products have.
+    Return (output, values for the next step alone). Gradients of all steps flow back through the
+    returned values and are added in place, so that T_q steps need one such tensor. Under autocast
+    the output has the dtype of autocast, as matrix products have.
     """
     device = values.device.type
     dtype = values.dtype
     if torch.is_autocast_enabled(device) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(device)
     with torch.autocast(device, enabled=False):
-        # a compiler adds gradients in its own way, and tangents need no adding up
+        # Compilers add gradients themselves, and forward mode has no gradients to add.
         if torch.compiler.is_compiling() or is_forward_mode():
             return torch.bmm(weights.to(values.dtype)[:, None], values)[:, 0].to(dtype), values
         if spans is not None and 2 * sum(b - a for a, b in spans if b > a) > weights.numel():
