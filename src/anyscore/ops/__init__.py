@@ -51,7 +51,7 @@ class Ops(Protocol):
         """Return a hashable; `device` and `layout_problem` depend on it and on the type of x."""
 
     def layout_problem(self, x: Array) -> str | None:
-        """Return the kind of x and the advice to pass a dense array; None if x is plain and dense."""
+        """Return the layout of x with advice; None if x is a plain dense array."""
 
     def shape(self, x: Array) -> tuple[int, ...]:
         """Return the shape of x, with symbols for unknown lengths."""

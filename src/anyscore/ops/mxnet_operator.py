@@ -1,6 +1,6 @@
 """Functions on NumPy arrays as operators of MXNet, with derivatives of first order.
 
-They are `CustomOp`s, which honour every grad_req; `autograd.Function` is silently wrong for "add".
+Each is a `CustomOp`, which honours every grad_req; `autograd.Function` is silently wrong for "add".
 Second derivatives raise, as MXNet has none for such operators.
 """
 

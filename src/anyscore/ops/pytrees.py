@@ -1,8 +1,8 @@
 """Masks, scores and prepared keys as trees of tensors, for frameworks that map over such trees.
 
 `flatten` returns the children of a tree (tensors, numbers, lists, or such trees again) and its
-structure. `unflatten` rebuilds the tree from the framework's replacements of the children. They may
-be tracers, axes or placeholders, so nothing is checked again.
+structure. `unflatten` rebuilds the tree from the framework's replacements of the children.
+Replacements may be tracers, axes or placeholders, so `unflatten` checks nothing.
 
 This module imports no framework. Classes are registered with a framework once it has been imported:
 when an object of a class is made, or when a call first gets the framework's tensors.
