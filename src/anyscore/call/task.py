@@ -98,7 +98,7 @@ class Task(NamedTuple):  # a dataclass takes 1 µs more of every call
 
     @property
     def has_outer(self) -> bool:
-        """Return whether scores have an outer function, a cap for one; it includes the query bias."""
+        """Return whether scores have an outer function or a cap, which include the query bias."""
         return bool(self.softcap) or getattr(self.score, "outer", None) is not None
 
     @property
