@@ -42,7 +42,7 @@ class Additive(Score):
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
-        """Give W_q, W_k and w_v, uniform."""
+        """Return W_q, W_k and w_v, uniform."""
         return _hidden_layer(d_q, d_k, hidden, _TANH)
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
@@ -114,7 +114,7 @@ class GATv2(Score):
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
-        """Give W_q, W_k and w_v, uniform."""
+        """Return W_q, W_k and w_v, uniform."""
         return _hidden_layer(d_q, d_k, hidden, _LEAKY_RELU)
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:

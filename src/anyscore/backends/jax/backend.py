@@ -90,7 +90,7 @@ def _why_not_on_cpu(x: Array) -> str | None:
 
 
 def _why_not_on_gpu(x: Array) -> str | None:
-    """Return why the Pallas kernels cannot read x, likewise; None on CUDA."""
+    """Return why the Pallas kernels cannot read x, by its device or platform; None on CUDA."""
     if pallas.INTERPRET:
         return None
     platform = device(x).platform

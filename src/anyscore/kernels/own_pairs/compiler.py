@@ -42,7 +42,7 @@ class CannotCompileError(Exception):
 
 
 def libraries(source: str, headers: Path, isa: str) -> Generator[Path, None, None]:
-    """Yield the library of a source: first the cached one, then, if the caller asks on, a new one.
+    """Yield the library of a source: the cached one, and on request a new one after it.
 
     isa: an instruction set by the core's name. A path is valid until the next one is requested.
 
