@@ -8,8 +8,8 @@
 each over the attended keys. Masked keys have weight 0, and so has a row without attended keys. With
 sparsemax and entmax15 scores far below the largest have weight 0 too.
 
-τ depends on its row only through the set of entries with weight. Bisection finds this set without
-derivatives. τ is then a formula of the entries, so derivatives of every order are exact.
+The set of entries with weight determines the formula of τ. Bisection finds this set without
+derivatives. τ then follows from the entries in the set, so derivatives of every order are exact.
 
 Sources: Ramapuram et al. 2024, "Theory, Analysis, and Best Practices for Sigmoid Self-Attention";
 Martins & Astudillo 2016, "From Softmax to Sparsemax"; Peters, Niculae & Martins 2019, "Sparse

@@ -19,10 +19,11 @@ class Pair:
     name: its name in plans and errors.
     value: (ops, a, b) → pair(a, b), in operations that the framework can differentiate.
     triton: the value and its partial derivatives as three `@triton.jit` functions of a and b.
-    PyTorch on a GPU needs them for a pair that is neither built in nor a formula; see docs/gpu.md.
+        PyTorch on a GPU needs them for a pair that is neither built in nor a formula; see
+        docs/gpu.md.
 
     key: the identity of the pair for kernels: the name, and for a formula its content too. Another
-    formula of the same name is therefore another pair.
+        formula of the same name is therefore another pair.
 
     Raises ValueError: another pair has that name.
     """

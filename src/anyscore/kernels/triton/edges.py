@@ -8,8 +8,8 @@
 Each program loops over the edges of one query or key. Every sum has one program and one order, so
 there are no atomics, and results are the same bits each time. Rows are gathered without panels.
 
-Indices on a GPU are not checked before a launch, because reading them would synchronise. For any
-indices a program reads and writes within its operands only, and uses NaN for a missing row.
+Indices on a GPU are not checked before a launch, because the host does not know their values. For
+any indices a program reads and writes within its operands only, and uses NaN for a missing row.
 """
 
 from __future__ import annotations
