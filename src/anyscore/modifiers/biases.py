@@ -141,8 +141,8 @@ class Relative(Bias):
             half = shape[-1] // (2 if self.bidirectional else 1) // 2
             if half < 1 or self.max_distance <= half:
                 raise ValueError(
-                    f"max_distance={self.max_distance} must be > {half}, the number of buckets of one "
-                    f"distance among {shape[-1]}; at least one is needed."
+                    f"max_distance={self.max_distance} must be > {half}, the number of buckets of "
+                    f"one distance among {shape[-1]}; at least one is needed."
                 )
 
     def values_at(self, xp: Ops, distances: Array, heads: int | None) -> Array:
