@@ -17,7 +17,7 @@ from anyscore.ops import Array
 
 
 def load(name: str) -> Backend:
-    """The backend of one framework, by its key in `anyscore.ops.FRAMEWORKS`."""
+    """Return the backend of a framework, by its key in `anyscore.ops.FRAMEWORKS`."""
     # Plain import statements: torch.compile follows them, but not importlib.
     if name == "torch":
         from anyscore.backends.torch.backend import BACKEND
@@ -33,8 +33,8 @@ def load(name: str) -> Backend:
 
 
 def repeats(x: Array) -> RepeatedCalls | None:
-    """Find the object that repeats calls with x; None where there is none."""
-    if hasattr(x, "__torch_function__"):  # a compiler would guard REPEATED, which others add to
+    """Return the object that repeats calls with x; None if x's type has none."""
+    if hasattr(x, "__torch_function__"):  # a compiler would guard the growing REPEATED
         import anyscore.backends.torch.backend
 
         return anyscore.backends.torch.backend.REPEATED_CALLS

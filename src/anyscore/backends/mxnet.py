@@ -1,4 +1,4 @@
-"""MXNet: the C++ core, as an operator while autograd records; arrays of both its kinds."""
+"""MXNet: the C++ core, as an operator while autograd records; `mx.np` and `mx.nd` arrays."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from anyscore.score.factors import Factors
 
 _xp = load("mxnet")
 known_shapes: Callable[[], AbstractContextManager[Any]] = partial(mx.util.np_shape, True)
-"""Makes a context in which () and (0, …) are known shapes."""
+"""Returns a context in which () and (0, …) are known shapes."""
 
 
 class MXNet(Backend):
@@ -77,7 +77,7 @@ class MXNet(Backend):
 
 
 class _Kinds(Adapter):
-    """Arrays of both kinds are computed with as `mx.np.ndarray`."""
+    """Computes with `mx.np` and `mx.nd` arrays as `mx.np.ndarray`."""
 
     def __init__(self, query: Array) -> None:
         self.query = query
@@ -90,7 +90,7 @@ class _Kinds(Adapter):
 
 
 def unwrap(tensors: tuple[Array, ...], score: Any) -> tuple[tuple[Array, ...], Any]:
-    """All as `mx.np.ndarray`; a callable score is given the kind of the first tensor still."""
+    """Return tensors and score as `mx.np.ndarray`; a callable still gets the type of tensors[0]."""
     first, tensors = tensors[0], tuple(map(as_np, tensors))
     if isinstance(score, Score):
         kinds = {type(x) for x in score.tensors().values()}
@@ -104,19 +104,19 @@ def unwrap(tensors: tuple[Array, ...], score: Any) -> tuple[tuple[Array, ...], A
 
 
 def wrap(x: Array, like: Array) -> Array:
-    """Return x as an `mx.nd.NDArray` if `like` is one, else as it is."""
+    """Return x as an `mx.nd.NDArray` if `like` is one, else x."""
     return x.as_nd_ndarray() if type(like) is mx.nd.NDArray else x
 
 
 def _still(x: Array) -> Array:
-    """x with derivatives of 0, as where nothing is attended; MXNet would not write them."""
+    """Return x with derivatives of 0, as for masked keys; MXNet would not write them."""
     return _xp.where(_xp.array([False], x), x, x.detach())
 
 
 def as_np(x: Any) -> Any:
-    """An `mx.nd.NDArray` as `mx.np.ndarray`, of one graph and memory; anything else as it is.
+    """Return an `mx.nd.NDArray` as an `mx.np.ndarray` of the same graph and memory, else x.
 
-    Of a bias its tensors.
+    The tensors of a bias are converted too.
     """
     if isinstance(x, Bias):
         return x.map(as_np)

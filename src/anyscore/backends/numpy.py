@@ -1,4 +1,4 @@
-"""NumPy: the C++ core, forward; silent about the NaN and overflow that the input brings along."""
+"""NumPy: the C++ core, forward only, without warnings about NaN and overflow in the input."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The C++ core on NumPy arrays: for NumPy, and for frameworks that lend their tensors as such."""
+"""The C++ core on NumPy arrays: for NumPy, and for frameworks that share memory as NumPy arrays."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _xp = load("numpy")
 
 
 def forward(x: Operands, s: Settings, dtype: Any = None) -> Results:
-    """Return the results; the output is of the dtype given, or of that of sums."""
+    """Return the results. dtype: of the output; None for the accumulation dtype."""
     shapes, sums = x.result_shapes(s), acc_dtype(_xp, *x[:N_DIFFERENTIABLE])
     output = None if shapes.output is None else np.empty(shapes.output, dtype or sums)
     scores = None if shapes.scores is None else np.empty(shapes.scores, sums)
@@ -29,8 +29,8 @@ def forward(x: Operands, s: Settings, dtype: Any = None) -> Results:
 def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> Operands:
     """Return the gradients of the factors in x, each in the dtype of its operand.
 
-    results: what `forward` gave, in the dtype of sums; scores are not read. upstream: the gradients
-    of that; those of stats and scores may be None.
+    results: of `forward`, in the dtype of sums; its scores are not read. upstream: the gradients of
+    the results; gradients of stats and scores may be None.
     """
     factors, dtype = x.factors, results.stats.dtype
     made = factors.map(lambda y: np.empty(y.shape, dtype))
@@ -44,7 +44,7 @@ def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> O
 
 
 def pack_keys(pair: str, b: Array) -> Array:
-    """Return what `forward` takes as `packed`, (..., T_k + 1, h), for b (..., T_k, h)."""
+    """Return packed keys (..., T_k + 1, h), an operand of `forward`, of b (..., T_k, h)."""
     *lead, keys, width = b.shape
     packed = np.empty((*lead, keys + 1, width), acc_dtype(_xp, b))
     cpu.prepare_keys(pair, as_core_array(b), packed, threads())
@@ -59,7 +59,7 @@ def sparse(scores: Array, power: int) -> Array:
 
 
 def sparse_backward(weights: Array, upstream: Array, power: int) -> Array:
-    """Return the gradients of scores, from what `sparse` gave and the gradients of that."""
+    """Return the gradients of scores, from weights of `sparse` and the gradients of the weights."""
     made = np.empty(weights.shape, weights.dtype)
     weights, upstream = np.ascontiguousarray(weights), np.ascontiguousarray(upstream)
     cpu.sparse_backward(power, weights, upstream, made, threads())
@@ -67,18 +67,18 @@ def sparse_backward(weights: Array, upstream: Array, power: int) -> Array:
 
 
 def _as_core_operands(x: Operands) -> Operands:
-    """Return operands as the core takes them, and the seed of dropout as an integer."""
+    """Return operands as arrays for the core, and the seed of dropout as an integer."""
     seed = None if x.seed is None else int(x.seed)
     n = N_DIFFERENTIABLE
     return Operands(*map(as_core_array, x[:n]), *x[n:])._replace(seed=seed)
 
 
 def as_core_array(x: Array | None) -> Any:
-    """Return x as the core takes it: aligned, in this machine's byte order, bfloat16 as int16."""
+    """Return x for the core: aligned, in this machine's byte order, bfloat16 as int16."""
     if x is None:
         return None
     flags, whole = x.flags, x.dtype.isnative
-    if not flags.c_contiguous:  # which takes less time than to ask of the strides
+    if not flags.c_contiguous:  # faster than a look at the strides
         whole = whole and not any(n % x.itemsize for n in x.strides)
     if not (flags.aligned and whole):
         x = x.astype(x.dtype.newbyteorder("="), order="C", copy=True)
@@ -86,7 +86,7 @@ def as_core_array(x: Array | None) -> Any:
 
 
 def threads() -> int:
-    """Return how many CPUs this process may use."""
+    """Return the number of CPUs that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

@@ -1,4 +1,4 @@
-"""Shared by all backends: the tasks that fused kernels take, and the record they are given."""
+"""Shared by all backends: which tasks fused kernels run, and the record of a task for them."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from anyscore.score.pairs import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, pair_na
 from anyscore.score.scales import is_number
 
 _DECODE = 2
-"""Queries of a decoder's step, as in csrc/scorers/scorer.h."""
+"""The most queries of a decoding step, as in csrc/scorers/scorer.h."""
 
 
 def why_not(task: Task, has_edges: bool = False) -> str | None:
-    """Return why no kernel can run a task, None if one that knows its pair can.
+    """Return why no kernel can run a task; None if a kernel with its pair can.
 
-    has_edges: whether it runs over the edges of a graph.
+    has_edges: whether the kernel runs over the edges of a graph.
     """
     f = task.score
     if not has_edges and task.edges is not None:
@@ -62,8 +62,9 @@ def why_not_core(
 ) -> str | None:
     """Return why the C++ core cannot run a task, None if it can.
 
-    why_not_array: x → why the core cannot reach the memory of x. why_not_now: factors → why the
-    mode of the framework does not let the core read them.
+    why_not_array: x → the reason that the core cannot reach the memory of x. why_not_now: factors →
+    the reason that a mode of the framework keeps the core from reading them. Either is None if
+    there is no reason.
     """
     if reason := why_not(task, has_edges) or cpu.problem():
         return reason
@@ -76,11 +77,11 @@ def why_not_core(
 def why_not_arrays(
     xp: Ops, xs: list[Array], why_not_array: Callable[[Array], str | None] | None
 ) -> str | None:
-    """Return why kernels cannot read factors: where they are, or their dtype; None if they can."""
+    """Return why kernels cannot read factors, by memory or dtype; None if they can."""
     for x in xs:
         if why_not_array and (reason := why_not_array(x)):
             return reason
-        if (dtype := xp.dtype(x)) not in DTYPES:  # to ask here takes less time than to call
+        if (dtype := xp.dtype(x)) not in DTYPES:  # faster here than a call
             return why_not_dtype(dtype)
     return None
 
@@ -90,14 +91,14 @@ _PARTS = {
     ABSOLUTE: "|a − b| as 2 max(a, b) − a − b",
     LEAKY_RELU: "leaky_relu(a + b) by max(a, −b)",
 }
-"""The pairs that the core takes in parts, and those."""
+"""Pairs that the core may split, with the parts as plans name them."""
 
 
 def how_core(task: Task) -> str:
-    """Say how the C++ core runs a task.
+    """Return a plan's sentence about the core's way to run a task.
 
-    Tile by tile, a bound on the rounding of the parts decides whether they serve; steps of one or
-    two queries, and edges, have none.
+    For each tile, a bound on the rounding decides whether the pair is split. Decoding steps of one
+    or two queries, and edges, use no split pairs.
     """
     f = task.score
     if not isinstance(f, Factors) or task.edges is not None:
@@ -111,7 +112,7 @@ def how_core(task: Task) -> str:
 def _why_not_pair(xp: Ops, task: Task) -> str | None:
     """Return why the C++ core has no kernels of the pair of a task, None if it has.
 
-    Ask this last: a formula may have to be compiled.
+    This check comes last: it may compile a formula.
     """
     key = cast(Factors, task.score).pair.key
     if key in cpu.KEYS:
@@ -121,7 +122,7 @@ def _why_not_pair(xp: Ops, task: Task) -> str | None:
 
 
 def with_edges_by_key(x: Operands, task: Task) -> Operands:
-    """Return operands with the edges of the task, if any, sorted by key too, as gradients need."""
+    """Return operands with the task's edges, if any, also sorted by key, for gradients."""
     if (edges := task.edges) is None:
         return x
     colptr, order, row = edges.by_key
@@ -134,14 +135,14 @@ def why_not_dtype(dtype: str) -> str | None:
 
 
 def factors(task: Task) -> list[Array]:
-    """Return the tensors of the factors of a task, and its biases, without a query bias."""
+    """Return the tensors of a task's factors and biases, except a query bias."""
     f = cast(Factors, task.score)
     found = [x for x in (f.a, f.b, f.weight, f.key_bias) if x is not None]
     return found + [bias.array for bias in task.biases] if task.biases else found
 
 
 def operands_of(xp: Ops, task: Task, options: Options, seed: Any) -> tuple[Operands, Settings]:
-    """Return the record of a task that a kernel takes."""
+    """Return the record of a task, the arguments of kernels."""
     f, mask, sizes, outer = cast(Factors, task.score), task.mask, task.sizes, _outer(task)
     if f.query_bias is not None and not task.query_bias_cancels:
         f = _with_bias_as_feature(xp, f)
@@ -166,10 +167,11 @@ def operands_of(xp: Ops, task: Task, options: Options, seed: Any) -> tuple[Opera
 
 
 def keeps_scores(x: Operands, s: Settings) -> bool:
-    """Return whether a forward of the core keeps scores for its backward, in the place of output.
+    """Return whether a forward of the core keeps scores for its backward, not the output.
 
-    Those of decodes keys take no more memory, and need not be computed again. Not where sizes are
-    symbols, or where a bias after the outer function hides the values of that.
+    For at most `cpu.AT_ONCE` and d_v keys, kept scores take no more memory than the output, and the
+    backward need not compute them again. The result is False without values, for edges, for
+    symbolic sizes, and for a bias after the outer function, which hides the values of φ.
     """
     if x.value is None or x.rowptr is not None or (s.after and s.outer):
         return False
@@ -178,7 +180,7 @@ def keeps_scores(x: Operands, s: Settings) -> bool:
 
 
 def _outer(task: Task) -> Outer | None:
-    """Return the one outer function of a task that a kernel takes, its cap for instance."""
+    """Return the one outer function of a task for kernels, its cap for instance, or None."""
     return Outer("tanh", task.softcap) if task.softcap else cast(Factors, task.score).outer
 
 
@@ -190,7 +192,7 @@ def _of_sigmoid(normalizer: Normalizer) -> tuple[int, float]:
 
 
 def _bias(xp: Ops, task: Task) -> tuple[Any, bool, bool]:
-    """Return the one bias of a task that a kernel takes, as `LoweredBias`, or None."""
+    """Return the fields of a task's one `LoweredBias` for kernels; None for no bias."""
     if not task.biases:
         return None, False, False
     one, *other = task.biases
@@ -201,19 +203,19 @@ def _bias(xp: Ops, task: Task) -> tuple[Any, bool, bool]:
 
 
 def _edge_terms(xp: Ops, task: Task, edges: LoweredEdges, f: Factors) -> Array | None:
-    """Return the terms of edges as wide as the factors, with all leading dimensions, or None."""
+    """Return terms of edges with the width of the factors and all leading dimensions, or None."""
     if edges.terms is None:
         return None
     c, width = edges.terms, xp.shape(f.a)[-1]
-    if xp.shape(c)[-1] < width:  # a query bias became a feature
+    if xp.shape(c)[-1] < width:  # a query bias is one more feature
         c = xp.concat([c, 0 * c[..., :1]], -1)
     return xp.broadcast_to(c, (*task.sizes.lead, edges.count, width))
 
 
 def _with_bias_as_feature(xp: Ops, f: Factors) -> Factors:
-    """Return a product whose query bias is one more feature of its queries, 1 in all keys.
+    """Return a product with the query bias as one more feature of queries, 1 in all keys.
 
-    Where the bias does not cancel, under an outer function or in a sigmoid, kernels must see it.
+    Under an outer function or in a sigmoid the bias does not cancel, so kernels need it.
     """
     a, bias = accumulated(xp, f.a), accumulated(xp, f.query_bias)
     if f.weight is not None:

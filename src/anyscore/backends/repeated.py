@@ -1,6 +1,6 @@
 """Calls with the shapes of an earlier one go to the core unchecked.
 
-A call takes 40 µs to check, lower and choose; the core takes one for the smallest.
+Checking, lowering and choosing take 40 µs per call; the core takes 1 µs for the smallest.
 """
 
 from __future__ import annotations
@@ -21,18 +21,19 @@ from anyscore.score.base import Score
 from anyscore.score.factors import Factors
 
 MAX_CALLS, MAX_SCORES = 8, 64
-"""The calls, or appends, of one score that are kept; and scores. Of calls the last ones stay;
-beyond so many appends, or scores, all of them are forgotten."""
+"""The most kept calls, or appends, of one score; and the most scores. The latest calls stay; with
+too many appends, or scores, all of them are dropped.
+"""
 
 _NUMBERS = frozenset((type(None), bool, int, float, str))
 
 
 class _ScoreCalls:
-    """Hold what is known of a score: the sizes of the last call, calls to repeat, and appends.
+    """The known calls of a score: sizes of the last call, calls to repeat, and appends.
 
-    last: and how often they came in a row; known: calls; both without gradients, and with them.
-    appends: by the shape of keys, what appends others, and the shape and dtype of the score's
-    tensor, None if the score has none.
+    last: the sizes of the last call and their number in a row. known: calls to repeat. Both have
+    one entry without gradients and one with gradients. appends: by the shape of keys, the repeated
+    append and the shape and dtype of the score's tensor, None without a tensor.
     """
 
     def __init__(self) -> None:
@@ -71,7 +72,7 @@ def _is_ours(score: Score) -> bool:
 
 
 def _weight_of(task: Task) -> Any:
-    """Return the weight of the factors of a task, `Score` where these have biases or are none."""
+    """Return the weight of a task's factors; `Score` for factors with biases, or none."""
     f = task.score
     if not isinstance(f, Factors) or f.query_bias is not None or f.key_bias is not None:
         return Score
@@ -83,14 +84,13 @@ def _of_weight(weight: Any) -> Any:
 
 
 class RepeatedCoreCalls:
-    """Repeat calls of arrays of one type, see `call.backend.RepeatedCalls`.
+    """Repeats calls of arrays of one type, see `call.backend.RepeatedCalls`.
 
-    type: of the arrays. core: the implementation that is repeated. wants_gradients: whether a call
-    of these arrays, a weight of None among them, is to be differentiated; None if anything else but
-    their memory takes part. thread_count: how many threads to compute with. allocate: (query,
-    shape) → an array of the dtype of query, uninitialised. mark_written: (arrays): bump autograd
-    version counters. with_gradients: (x, s) → what repeats a call whose gradients are wanted; None
-    if none ever are.
+    type: of the arrays. core: the implementation to repeat. wants_gradients: (query, key, value,
+    weight) → whether the call needs gradients; None if the call depends on more than memory.
+    thread_count: () → the number of threads. allocate: (query, shape) → an array of the dtype of
+    query, uninitialised. mark_written: (arrays): bump autograd version counters. with_gradients:
+    (x, s) → a repeated call with gradients; None if the framework has none.
     """
 
     def __init__(
@@ -116,7 +116,7 @@ class RepeatedCoreCalls:
     def run(
         self, query: Array, key: Any, value: Array, score: Any, valid_lens: Any = None
     ) -> Array | None:
-        """Return the output of a call that came before, None where it must be looked at."""
+        """Return the output; None if the call repeats no earlier one."""
         if not isinstance(score, Score):
             return None
         if valid_lens is not None and type(valid_lens) is not self.type:
@@ -147,10 +147,10 @@ class RepeatedCoreCalls:
     def remember(
         self, query: Array, key: Any, value: Array, score: Any, valid_lens: Any, task: Task
     ) -> None:
-        """Keep a call that was run in full, if one of the same sizes came right before.
+        """Remember a completed call, if the previous one had the same sizes.
 
-        Only scores of ours are known to be the same when they come again, and of those only what is
-        made of no tensor but query, key, value and at most one weight.
+        A repeated call computes the same function only for scores of this library. The score may
+        use no tensor but query, key, value and at most one weight.
         """
         if not _is_ours(score):
             return
@@ -165,7 +165,7 @@ class RepeatedCoreCalls:
         if wants is None or query.dtype != value.dtype:
             return
         if valid_lens is not None and (
-            wants  # what is kept for the backward is made of them: the caller may write to them
+            wants  # the backward keeps arrays that share the caller's memory
             or type(valid_lens) is not self.type
             or self.backend.xp.dtype(valid_lens) != "int64"
         ):
@@ -188,12 +188,12 @@ class RepeatedCoreCalls:
         return self.calls.setdefault(cache_key, _ScoreCalls())
 
     def _made(self, task: Task, valid_lens: Any, wants: bool) -> Any:
-        """Return what runs the call of a task again, None if nothing does."""
+        """Return a function that repeats the call of a task, None if there is none."""
         options = Options()
         if choose(self.backend, task, options)[1] is not self.core:
             return None
         x, s = operands_of(self.backend.xp, task, options, None)
-        if valid_lens is not None:  # which the core limits to the keys itself
+        if valid_lens is not None:  # the core clamps them
             if x.stop is None or x.start is not None or x.mask is not None:
                 return None
             x = x._replace(stop=valid_lens.reshape(x.stop.shape))
@@ -201,11 +201,11 @@ class RepeatedCoreCalls:
             if wants and self.with_gradients is not None:
                 return self.with_gradients(x, s)
             return cpu.again(x, s, valid_lens, self.allocate)
-        except ValueError:  # its arrays have to be copied
+        except ValueError:  # the core would have to copy arrays
             return None
 
     def append(self, cache: Any, key: Array, value: Array, score: Any) -> bool:
-        """Append tokens that are like others before; say whether that was done."""
+        """Append tokens like an earlier append; return False if there is none."""
         cache_key, weight = _cache_key(score)
         found = self.calls.get(cache_key)
         known = None if found is None else found.appends.get(key.shape)
@@ -221,7 +221,7 @@ class RepeatedCoreCalls:
         return True
 
     def remember_append(self, cache: Any, key: Array, value: Array, score: Any, f: Factors) -> None:
-        """Keep how tokens were appended that are themselves what the score makes of keys."""
+        """Remember a completed append of keys that the score uses unchanged."""
         cache_key, weight = _cache_key(score)
         if f.b is not key or f.key_bias is not None or cache_key is None or not _is_ours(score):
             return
@@ -235,6 +235,6 @@ class RepeatedCoreCalls:
         arrays = cache.b, cache.values, cache.packed, cache.length
         try:
             append = cpu.append_again(f.pair.name, key, value, arrays)
-        except ValueError:  # rows are converted, broadcast or not side by side
+        except ValueError:  # rows need a conversion, a broadcast or a copy
             return
         appends[key.shape] = append, _of_weight(weight)

@@ -1,4 +1,4 @@
-"""The choice of an implementation, as a plain value; the interface of a backend."""
+"""The choice of an implementation, as plain data; the interface of a backend."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from anyscore.score.pairs import PRODUCT
 FUSED = "fused, and keeps the contract"
 """Default `Plan.reason` of a fused implementation."""
 _MUCH = 2**30
-"""Bytes of the reference that a plan speaks of."""
+"""The least memory of the reference, in bytes, that a plan mentions."""
 
 
 @dataclass(frozen=True)
 class Plan:
     """The implementation chosen for a call, and why.
 
-    route: "reference", "separable", or the name of a fused implementation. reason: also says how
-    much memory the reference needs, from 1 GiB on.
+    route: "reference", "separable", or the name of a fused implementation. reason: why it was
+    chosen; also the memory of the reference, from 1 GiB on.
     """
 
     route: str
@@ -36,10 +36,10 @@ class Plan:
 class Result(NamedTuple):
     """The results of an implementation.
 
-    output: (..., T_q, d_v), in the dtype of the task; None if the task has no values. stats:
-    (..., 2, T_q), as of `normalizers.softmax`; None if it gives none. scores: (..., T_q, T_k), −∞
-    where not attended; None where `Options.return_scores` does not ask for them. Stats and scores
-    lack a query bias, which `functional` adds. weights: (..., T_q, T_k), set by `from_scores` only.
+    output: (..., T_q, d_v), in the dtype of the task; None if the task has no values. stats: (...,
+    2, T_q), see `normalizers.softmax`; None if the implementation computes none. scores: (..., T_q,
+    T_k), −∞ where masked; None without `Options.return_scores`. Stats and scores lack a query bias;
+    `functional` adds it. weights: (..., T_q, T_k), set by `from_scores` only.
     """
 
     output: Array | None
@@ -52,8 +52,9 @@ class Result(NamedTuple):
 class Implementation:
     """One way to run a task.
 
-    why_not: (task, options) → why it cannot run this task within the contract, None if it can.
-    run: (task, options, seed of dropout) → `Result`. how: task → what a plan says of how it runs.
+    why_not: (task, options) → the reason that it cannot run this task within the contract, None if
+    it can. run: (task, options, seed of dropout) → `Result`. how: task → the sentence of a plan
+    about the way it runs.
     """
 
     name: str
@@ -63,10 +64,10 @@ class Implementation:
 
 
 class Backend:
-    """The part of the path that a framework provides; one file in `backends/` holds one.
+    """The interface of a framework; each framework implements it in `backends/`.
 
-    xp: its operations. reference: the definition in these. buffers: what writes to those of growing
-    caches, None if nothing does.
+    xp: the framework's operations. reference: the reference in these operations. buffers: the
+    interface to buffers of growing caches, None if the framework has no such caches.
     """
 
     xp: Ops
@@ -78,13 +79,13 @@ class Backend:
         raise NotImplementedError
 
     def differentiable(self, tensors: Iterable[Array]) -> bool:
-        """Return whether derivatives with respect to any of these tensors may be asked for."""
+        """Return whether a derivative with respect to any of these tensors may be computed."""
         raise NotImplementedError
 
     def precision(
         self, query: Array
     ) -> tuple[Callable[[], AbstractContextManager[Any]], str | None]:
-        """Return what makes a context to compute in, and the dtype of autocasting or None."""
+        """Return a factory of a context to compute in, and the dtype of autocasting or None."""
         return nullcontext, None
 
     def draw_seed(self, query: Array) -> Array:
@@ -92,44 +93,45 @@ class Backend:
         raise NotImplementedError
 
     def sparse(self, scores: Array, power: int) -> Array:
-        """Return `normalizers.sparse` of scores, by what computes it quickest."""
+        """Return `normalizers.sparse` of scores, by the fastest implementation."""
         return normalizers.sparse(self.xp, scores, power)
 
     def pack_keys(self, f: Factors) -> Array | None:
-        """Return the keys of `f` as the core packs them, None where the core cannot read them.
+        """Return the keys of `f`, packed for the core; None if the core cannot read them.
 
-        Called only for pairs that the core packs: see `kernels.cpu.packs`.
+        Only pairs that the core packs come here: see `kernels.cpu.packs`.
         """
         return None
 
     def adapter(self, query: Array, key: Array, value: Array) -> Adapter:
-        """Return what adapts the tensors of a call, if they are of another kind than `xp` takes.
+        """Return the adapter of the tensors of a call to the type of tensors that `xp` takes.
 
-        Raises TypeError, ValueError: ragged tensors of other sequences than each other.
+        Raises TypeError, ValueError: ragged tensors have different sequences.
         """
         return AS_THEY_ARE
 
 
 class Adapter:
-    """Tensors of a call in the kind that `xp` takes, and results in the kind that the query is.
+    """Converts tensors of a call to the type that `xp` takes, and results to the query's type.
 
-    sequences: those of ragged tensors, None for others. The base leaves all tensors as they are.
+    sequences: the sequences of ragged tensors, None for other tensors. The base class returns all
+    tensors unchanged.
     """
 
     sequences: Mask | None = None
 
     def take(self, tensors: tuple[Any, ...], score: Any) -> tuple[tuple[Any, ...], Any]:
-        """Return tensors of the call, and its score, in the kind that `xp` takes."""
+        """Return tensors of the call, and its score, in the type that `xp` takes."""
         return tensors, score
 
     def give(self, x: Array, own: int = 1) -> Array:
-        """Return a result (..., T_q), with `own` axes after these, in the kind of the query."""
+        """Return a result in the query's type; `own` axes follow its axes (..., T_q)."""
         return x
 
     def give_pairs(self, x: Array, otherwise: float) -> Array:
-        """Return a result (..., T_q, T_k) in the kind of the query.
+        """Return a result (..., T_q, T_k) in the query's type.
 
-        otherwise: what stands where there is no query or no key.
+        otherwise: the number for padded queries and keys.
         """
         return self.give(x)
 
@@ -140,7 +142,7 @@ AS_THEY_ARE = Adapter()
 def choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implementation]:
     """Choose the first fused implementation that can run the task, else the reference.
 
-    Raises NotImplementedError: none can, and `impl` is neither "auto" nor "reference".
+    Raises NotImplementedError: `impl` names an implementation that cannot run the task.
     """
     if options.impl == "reference":
         return _of_reference(task, "asked for"), backend.reference
@@ -156,16 +158,16 @@ def choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implem
 
 
 def _of_reference(task: Task, reason: str) -> Plan:
-    """Return the plan to run a task by the reference, which says so where that takes much."""
+    """Return the plan of the reference for a task; its reason mentions large memory."""
     if (memory := _memory(task)) >= _MUCH:
         reason += f"; the reference needs {memory / 2**30:.3g} GiB or more"
     return Plan("reference", reason)
 
 
 def _memory(task: Task) -> int:
-    """Return how many bytes the reference holds at a time, at the least; 0 if sizes are unknown.
+    """Return the least number of bytes that the reference holds at a time; 0 for unknown sizes.
 
-    It holds two numbers for each query and key, and if the pair is no product for each feature.
+    The reference holds two numbers per query and key, and per feature if the pair is no product.
     """
     f, of_all, edges = task.score, task.sizes.scores_shape, task.edges
     if edges is not None:
@@ -178,12 +180,12 @@ def _memory(task: Task) -> int:
 
 
 def refuse(impl: str, reason: str) -> NoReturn:
-    """Raise NotImplementedError: an implementation requested by name cannot run."""
+    """Raise NotImplementedError: the implementation requested by name cannot run."""
     raise NotImplementedError(f'impl="{impl}" cannot run: {reason}. Use impl="auto".')
 
 
 def with_query_bias(xp: Ops, task: Task, result: Result) -> Result:
-    """Add the query bias to the results of an implementation, which leaves it out."""
+    """Return a result with the query bias, which implementations leave out."""
     bias = task.score.query_bias if isinstance(task.score, Factors) else None
     if bias is None or not task.query_bias_cancels:
         return result
@@ -203,70 +205,70 @@ def with_query_bias(xp: Ops, task: Task, result: Result) -> Result:
 class Buffers(Protocol):
     """Interface to the K/V buffers (..., T, d) of a cache: allocate, write rows, reorder the batch.
 
-    in_place: whether they are written to where they are.
+    in_place: whether buffers are written in place.
     """
 
     in_place: bool
 
     def zeros(self, shape: tuple[int, ...], like: Array, dtype: str | None = None) -> Array:
-        """Return zeros on the device of `like`, of its dtype unless another is said."""
+        """Return zeros on the device of `like`; dtype: None for the dtype of `like`."""
 
     def empty_view(self, shape: tuple[int, ...], like: Array) -> Array:
-        """Return zeros that are never written to, and take no memory where they need none."""
+        """Return read-only zeros, without memory if the framework can broadcast a view."""
 
     def concrete_int(self, x: Array) -> int | None:
-        """Return the integer that x () holds.
+        """Return the integer in x (); None if x is traced, or on an accelerator.
 
-        None if x is traced, or on an accelerator: reading would synchronise.
+        Reading from an accelerator would synchronise.
         """
 
     def concrete_ints(self, x: Array) -> list[int] | None:
-        """Return the integers that x (n,) holds, likewise."""
+        """Return the integers in x (n,); None if x is traced, or on an accelerator."""
 
     def why_not(self, *rows: Array) -> str | None:
-        """Return why rows cannot be kept, None if they can."""
+        """Return why a cache cannot hold these rows, None if it can."""
 
     def write_rows(self, x: Array, rows: Array, start: Array | int, wraps: bool) -> Array:
-        """Return x (..., T, d) with rows (..., n, d) from row `start` () on.
+        """Return x (..., T, d) with rows (..., n, d) written from row `start` () on.
 
-        wraps: whether they go on at its beginning where it ends; else start + n ≤ T.
+        wraps: whether rows after the last go to the first rows of x; else start + n ≤ T.
         """
 
     def add(self, x: Array, n: int) -> Array:
-        """Return the integers x, n more."""
+        """Return x + n for integers x."""
 
     def reorder_batch(self, x: Array, index: Array, rows: int | None) -> Array:
-        """Return x with the entries x[index] of its first axis, in as many as it has.
+        """Return x with its first axis reordered to x[index], of the same length.
 
-        rows: how many of x (..., T, d) are of interest, None: all.
+        rows: the number of rows of x (..., T, d) in use, None for all.
         """
 
     def pack(self, pair: str, b: Array, packed: Array, start: Array | int, count: int) -> Array:
-        """Return packed with what `kernels.cpu.append_keys` writes to it."""
+        """Return `packed` after `kernels.cpu.append_keys`."""
 
     def packed_buffer(self, b: Array) -> Array | None:
-        """Return room for that, None where the core cannot read b: then nothing is packed."""
+        """Return a buffer for packed keys; None, for no packing, if the core cannot read b."""
 
 
 class RepeatedCalls(Protocol):
-    """Repeat calls of default options that came before, lengths apart; and appends to a cache."""
+    """Repeats an earlier call with default options, also with other lengths; and cache appends."""
 
     def run(
         self, query: Array, key: Any, value: Array, score: Any, valid_lens: Any = None
     ) -> Array | None:
-        """Return the output, None where the call must be looked at."""
+        """Return the output; None if the call repeats no earlier one."""
 
     def remember(
         self, query: Array, key: Any, value: Array, score: Any, valid_lens: Any, task: Any
     ) -> None:
-        """Remember a completed call, as its task, so that the next alike can skip checks."""
+        """Remember a completed call and its task, so that an equal call can skip checks."""
 
     def append(self, cache: Any, key: Array, value: Array, score: Any) -> bool:
-        """Append tokens to a `Cache` of this score; say whether that could be done so."""
+        """Append tokens to a `Cache` like an earlier append; return False if there is none."""
 
     def remember_append(self, cache: Any, key: Array, value: Array, score: Any, f: Any) -> None:
-        """Remember how tokens were appended in full, as these factors of the score."""
+        """Remember a completed append; f: the factors of the score."""
 
 
 REPEATED: dict[type, RepeatedCalls] = {}
-"""By the type of the query; a backend that can adds its own when it is loaded."""
+"""Repeated calls by the type of the query; a backend adds its object when it is loaded."""

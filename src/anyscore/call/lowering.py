@@ -22,7 +22,7 @@ from anyscore.score.checks import check_scores
 from anyscore.score.factors import Factors
 
 _LEAKING = "bfloat16", "float16"
-"""Dtypes whose matrix products may read a row beside: PyTorch's do, on processors with AMX."""
+"""Dtypes whose matrix products may read neighbouring rows, as PyTorch's do with AMX."""
 
 
 def prepare(
@@ -32,12 +32,14 @@ def prepare(
     prepared: PreparedKeys | None,
     differentiable: Callable[[], bool],
 ) -> Task:
-    """Lower mask and score of a call that was checked; `prepared` stands for its key, if given.
+    """Lower mask and score of a checked call to a task.
 
-    Where derivatives may be asked for, unattended rows are zeroed before they meet parameters,
-    whose gradients sum over all tokens. So are they always for callables and in half precision.
+    If derivatives may be computed, unattended rows are zeroed before they reach parameters, because
+    gradients of parameters sum over all tokens. For callables and in half precision they are always
+    zeroed.
 
-    differentiable: () → whether inputs may need gradients; called only where that matters.
+    prepared: replaces the key of the call, None without prepared keys. differentiable: () → whether
+    inputs may need gradients; called only if that matters.
     """
     query, key, value, score, *_ = call
     dtype = xp.dtype(query)
@@ -55,7 +57,7 @@ def prepare(
     if mask is not None and mask.unread_is_finite and prepared is None:
         finite, per_query = True, mask.per_query
     elif edges is not None and prepared is None and _gathers(xp, query, key, score):
-        pass  # what no edge reaches meets nothing
+        pass  # tokens without an edge are not read
     elif mask is not None and (not of_score or dtype in _LEAKING or differentiable()):
         queries, keys = mask.attending_attended
         query, shared = zero_unread(xp, query, queries, 1, of_score)
@@ -85,9 +87,9 @@ def prepare(
 
 
 def _check_terms(xp: Ops, edges: LoweredEdges, factors: Factors | Array) -> None:
-    """Check terms of edges, if there are any, against the factors of a score.
+    """Check terms of edges, if any, against the factors of a score.
 
-    Raises ValueError, TypeError: they are of another width, or the score is a callable.
+    Raises ValueError, TypeError: terms have another width, or the score is a callable.
     """
     if edges.terms is None:
         return
@@ -112,7 +114,7 @@ def _gathers(xp: Ops, query: Array, key: Array, score: Any) -> bool:
 
 @dataclass(frozen=True, eq=False)
 class Lowered(Mask):
-    """A mask that was lowered already, for a call of the same sizes."""
+    """A mask lowered earlier for a call of the same sizes."""
 
     mask: AnyLowered
 
@@ -121,7 +123,7 @@ class Lowered(Mask):
 
 
 def combine(mask: Any, valid_lens: Any) -> Mask | None:
-    """Return the intersection of `mask` and `valid_lens`; None if there is neither."""
+    """Return the intersection of `mask` and `valid_lens`; None if both are None."""
     one = None if mask is None else as_mask(mask)
     if valid_lens is None:
         return one
@@ -132,7 +134,7 @@ def combine(mask: Any, valid_lens: Any) -> Mask | None:
 def lower_mask(
     xp: Ops, sizes: Sizes, query: Array, mask: Any, valid_lens: Any
 ) -> AnyLowered | None:
-    """Return the mask of a call, lowered; None where everything is attended."""
+    """Return the lowered mask of a call; None if no key is masked."""
     empty = 0 in sizes.scores_shape
     if mask is None and valid_lens is None and not empty:
         return None
@@ -141,7 +143,7 @@ def lower_mask(
     lowered: AnyLowered = context.lowered() if both is None else both.lower(context)
     if isinstance(lowered, LoweredEdges):
         return lowered
-    if empty:  # nobody attends anything, whatever the mask
+    if empty:  # without queries or keys every mask is empty
         return Lengths(0).lower(context)
     return lowered if lowered.masks_any else None
 
@@ -149,7 +151,7 @@ def lower_mask(
 def _call(
     xp: Ops, score: Callable[[Array, Array], Array], query: Array, key: Array, sizes: Sizes
 ) -> Array:
-    """Return the scores of a callable; grouped heads come to it as an axis of their own."""
+    """Return the scores (*lead, T_q, T_k) of a callable, which gets grouped heads as an axis."""
     if sizes.groups == 1:
         scores = score(query, key)
     else:
@@ -166,7 +168,7 @@ def _call(
 def _call_along(
     xp: Ops, edges: LoweredEdges, score: Callable[[Array, Array], Array], query: Array, key: Array
 ) -> Array:
-    """Return the scores (..., E) of a callable, each of one query and one key."""
+    """Return the scores (..., E) of a callable, called with one query and one key per edge."""
     scores = score(
         xp.take_rows(query, edges.query_of_edge)[..., None, :],
         xp.take_rows(key, edges.col)[..., None, :],
@@ -182,9 +184,9 @@ def _call_along(
 
 
 def split_heads(xp: Ops, x: Array, groups: int, of_query: bool, axis: int = -3) -> Array:
-    """Return x with its heads axis as two: (kv heads, groups) of a query, (kv heads, 1) of a key.
+    """Return x with its heads axis split: (kv heads, groups) of a query, (kv heads, 1) of a key.
 
-    A heads axis of 1, or none, is left to broadcast.
+    A heads axis of size 1, or a missing one, broadcasts and stays.
     """
     shape = xp.shape(x)
     if groups == 1 or len(shape) < -axis:

@@ -1,4 +1,4 @@
-"""A fused call as plain data: what the kernels of every language take and give.
+"""A fused call as plain data: arguments and results of the kernels in every language.
 
 forward(x: Operands, s: Settings) -> Results
 backward(x: Operands, s: Settings, results: Results, upstream: Results) -> Operands
@@ -15,28 +15,29 @@ from anyscore.score.outer import NAMES
 
 
 class Operands(NamedTuple):
-    """The arrays of a call. What is None is not there: `weight` is then 1, `key_bias` 0.
+    """The arrays of a call; None for absent ones: an absent `weight` is 1, an absent `key_bias` 0.
 
-    Leading dimensions are 1, or those of the output, `Settings.lead`; they may be left out where
-    they are 1. In b, key_bias, value and packed the last of them, heads, is divided by `groups`.
+    Each leading dimension is 1 or that of the output, `Settings.lead`; outer ones of size 1 may be
+    absent. In b, key_bias, value and packed the last leading dimension, heads, is divided by
+    `groups`.
 
     a: (..., T_q, h).
     b: (..., T_k, h).
     weight: (..., h).
     key_bias: (..., T_k).
     value: (..., T_k, d_v); None where there is no output.
-    bias: (..., T_q, T_k); or (..., 1, T_q + T_k − 1), one number for each diagonal, see `Settings`.
+    bias: (..., T_q, T_k); or (..., 1, T_q + T_k − 1), one number per diagonal, see `Settings`.
     start, stop: (..., {1, T_q}), integers: query i may attend key j if start ≤ j < stop.
     mask: (..., {1, T_q}, {1, T_k}), boolean, True = may attend.
-    c: (..., E, h), with all leading dimensions: added to the key of each edge.
+    c: (..., E, h), with all leading dimensions; added to the key of each edge.
     seed: (), an integer: the key of the random numbers of dropout.
     rowptr, col, colptr, order, row: (T_q + 1,), (E,), (T_k + 1,), (E,), (E,): the edges of a graph,
-    see `masks.lowered_edges`, in the place of start, stop and mask. The last three are for
-    gradients. Then bias is (..., 1, E), and scores are (..., E).
-    packed: (..., T_k + 1, h), what the core's `prepare_keys` wrote for b.
+    see `masks.lowered_edges`; start, stop and mask are then None. Only gradients need the last
+    three. With edges, bias is (..., 1, E), and scores are (..., E).
+    packed: (..., T_k + 1, h), the result of the core's `prepare_keys` for b.
     counter: (...), the number of the problem, for dropout where problems are spread over devices.
 
-    The first `N_DIFFERENTIABLE` of these have gradients, which are given as `Operands` too.
+    The first `N_DIFFERENTIABLE` operands have gradients, which are `Operands` too.
     """
 
     a: Array
@@ -60,28 +61,28 @@ class Operands(NamedTuple):
 
     @property
     def factors(self) -> Operands:
-        """Return the operands that have gradients, and no others."""
+        """Return only the operands that have gradients; others are None."""
         return Operands(*self[:N_DIFFERENTIABLE])
 
     def present(self) -> dict[str, Array]:
-        """Return the operands that are there, by name, in their order."""
+        """Return the operands that are not None, by name, in their order."""
         return {name: x for name, x in zip(self._fields, self, strict=True) if x is not None}
 
     def map(self, function: Callable[[Array], Array]) -> Operands:
-        """Return these operands with a function applied to each that is there."""
+        """Return these operands with a function applied to each that is not None."""
         return Operands(*(None if x is None else function(x) for x in self))
 
     def fill(self, arrays: Iterable[Array]) -> Operands:
-        """Return these operands with the next of the arrays in the place of each that is there."""
+        """Return these operands with the next array in place of each operand that is not None."""
         each = iter(arrays)
         return Operands(*(None if x is None else next(each) for x in self))
 
     def result_shapes(
         self, s: Settings, shape: Callable[[Array], Any] = attrgetter("shape")
     ) -> Results:
-        """Return the shapes of the results of a forward, None for those that are not there.
+        """Return the shapes of the results of a forward, None for absent results.
 
-        shape: array → its shape, where lengths may be unknown.
+        shape: array → its shape, for frameworks with unknown lengths.
         """
         rows, output, scores = (*s.lead, shape(self.a)[-2]), None, None
         if self.value is not None:
@@ -93,36 +94,36 @@ class Operands(NamedTuple):
         return Results(output, (*s.lead, 2, rows[-1]), scores)
 
     def results_from(self, s: Settings, arrays: Iterable[Array]) -> Results:
-        """Return the results of a forward, or their gradients, of the arrays that are there."""
+        """Return the results of a forward, or their gradients, from arrays in their order."""
         each = iter(arrays)
         output = None if self.value is None else next(each)
         return Results(output, next(each), next(each) if s.scores else None)
 
 
 TRAILING_NDIM = Operands(2, 2, 1, 1, 2, 2, 2, 1, 1, 2, 0, 1, 1, 1, 1, 1, 2, 0)
-"""How many axes of each operand are not leading dimensions."""
+"""The number of axes of each operand after its leading dimensions."""
 N_DIFFERENTIABLE = 7
-"""How many of the operands have gradients: a, b, weight, key_bias, value, bias and c."""
+"""The number of operands with gradients: a, b, weight, key_bias, value, bias and c."""
 N_BACKWARD = 16
-"""How many of the operands a backward needs: all but packed and counter."""
+"""The number of operands that a backward needs: all but packed and counter."""
 WITH_KEY_HEADS = frozenset(("b", "key_bias", "value", "packed"))
-"""The operands that have the heads of keys."""
+"""The operands with key heads."""
 GRAPH_OPERANDS = frozenset(("rowptr", "col", "colptr", "order", "row"))
-"""The operands that are the edges of a graph, the same for all problems."""
+"""The operands that describe the edges of a graph, shared by all problems."""
 
 
 class Settings(NamedTuple):
-    """The numbers of a call; can be hashed.
+    """The numbers of a call; hashable.
 
         s = φ(scale · Σ_d weight_d · pair(a_d, b_d) + key_bias + bias)
 
     pair: the name of the pair. scale: a number. groups: query heads per key/value head. dropout:
     the rate, in [0, 1). dropout_period: dropout counts the leading indices of the output modulo it.
-    lead: the leading dimensions of the output. outer, outer_scale: φ, as `outer.Outer`; "" for the
-    identity. scores: whether the results hold the scores too. diagonal: whether the bias has one
-    number for each diagonal, entry j − i + T_q − 1. after: whether it is added to φ(…) instead.
-    normalizer: what makes weights of s: 0 a softmax, 1 a sigmoid of s + sigmoid_bias, 2 one of
-    s + sigmoid_bias − log n, where n keys are attended.
+    lead: the leading dimensions of the output. outer, outer_scale: φ, see `outer.Outer`; "" for the
+    identity. scores: whether the results include the scores. diagonal: whether the bias has one
+    number per diagonal, in entry j − i + T_q − 1. after: whether the bias is added to φ(…) instead.
+    normalizer: 0 is the softmax of s, 1 the sigmoid of s + sigmoid_bias, 2 the sigmoid of s +
+    sigmoid_bias − log n for n attended keys.
     """
 
     pair: str
@@ -147,12 +148,12 @@ class Settings(NamedTuple):
 
 
 class Results(NamedTuple):
-    """The results of a forward, in the dtype of sums; or the gradients of these.
+    """The results of a forward, in the dtype of sums; or their gradients.
 
-    output: (*lead, T_q, d_v), None without values. stats: (*lead, 2, T_q), `normalizers.softmax`
-    says of what. scores: (*lead, T_q, T_k), −∞ where not attended, or of edges (*lead, E); None
-    where `Settings.scores` does not ask for them. Of the gradients, those of stats and scores are
-    None where nothing comes through them.
+    output: (*lead, T_q, d_v), None without values. stats: (*lead, 2, T_q), see
+    `normalizers.softmax`. scores: (*lead, T_q, T_k), −∞ where masked, or (*lead, E) of edges; None
+    without `Settings.scores`. Gradients of stats and scores are None if the loss does not depend on
+    them.
     """
 
     output: Any
@@ -160,5 +161,5 @@ class Results(NamedTuple):
     scores: Any = None
 
     def present(self) -> dict[str, Array]:
-        """Return the results that are there, by name, in their order."""
+        """Return the results that are not None, by name, in their order."""
         return {name: x for name, x in zip(self._fields, self, strict=True) if x is not None}

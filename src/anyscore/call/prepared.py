@@ -1,4 +1,4 @@
-"""Keys prepared once for many calls, as a call takes them; `cache.prepare_keys` makes them."""
+"""Keys prepared once for many calls; `cache.prepare_keys` returns them."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from anyscore.score.factors import Factors
 @tree
 @dataclass(frozen=True, eq=False)
 class PreparedKeys:
-    """All that a score needs of keys (..., T_k, d_k); made by `prepare_keys`.
+    """All that a score needs of keys (..., T_k, d_k); the result of `prepare_keys`.
 
-    key: the keys themselves. score: the class of the score. b, key_bias: their part of its
-    `Factors`. packed: what the fused implementation made of that, None if nothing. nothing: none of
-    the keys, (0, d_k), made once where it can be.
+    key: the keys. score: the class of the score. b, key_bias: the keys' part of its `Factors`.
+    packed: the keys packed for the fused implementation, None without packing. nothing: an empty
+    key (0, d_k), computed once if possible.
     """
 
     static: ClassVar[tuple[str, ...]] = ("score",)
@@ -32,7 +32,7 @@ class PreparedKeys:
     nothing: Array | None = None
 
     def bind(self, xp: Ops, score: Any, query: Array) -> Factors:
-        """The factors of these keys and of the query, which is all that is lowered anew."""
+        """Return the factors of the query and these keys; only the query is lowered."""
         if type(score) is not self.score:
             got = type(score).__name__ if isinstance(score, Score) else repr(score)
             raise ValueError(
@@ -50,7 +50,7 @@ class PreparedKeys:
         return Factors(f.a, self.b, f.pair, f.weight, f.scale, *beside)
 
     def map(self, function: Callable[[Array], Array]) -> PreparedKeys:
-        """These keys with a function applied to what the framework differentiates."""
+        """Return these keys with a function applied to each differentiable tensor."""
         bias = None if self.key_bias is None else function(self.key_bias)
         nothing = None if self.nothing is None else function(self.nothing)
         key, b = function(self.key), function(self.b)

@@ -1,4 +1,4 @@
-"""A call as plain data: decided once, executed by any implementation."""
+"""A call as plain data, which any implementation can run."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from anyscore.score.base import Score
 from anyscore.score.factors import Factors
 
 Axes: TypeAlias = tuple[str, ...]
-"""Names of the last axes of an array, those after (batch, heads): T_q, T_k, h."""
+"""Names of the axes of an array after (batch, heads): T_q, T_k, h."""
 
 _QUERIES, _KEYS, _SCORES = ("T_q", "h"), ("T_k", "h"), ("T_q", "T_k")
 
 
 class Call(NamedTuple):
-    """The arguments of `attention` that say what is computed. value: None if no output is."""
+    """The arguments of `attention` that define the result. value: None for no output."""
 
     query: Array
     key: Array | PreparedKeys
@@ -38,9 +38,9 @@ class Call(NamedTuple):
 
 
 class Options(NamedTuple):
-    """The arguments of `attention` that say how, and what is returned.
+    """The arguments of `attention` that choose the method and the returned values.
 
-    return_scores: whether the scores are wanted, of which weights are made.
+    return_scores: whether the scores, from which weights are computed, are returned.
     """
 
     dropout: float = 0.0
@@ -53,14 +53,14 @@ class Options(NamedTuple):
 class Task(NamedTuple):  # a dataclass takes 1 µs more of every call
     """A call as plain data.
 
-    score: factors, or the scores (..., T_q, T_k) that a callable gave. value: (..., T_k, d_v), None
-    where no output is wanted. mask: None if everything is attended.
-    unread_is_finite: whether all that nobody attends is finite, since its rows were zeroed. A key
-    must then be kept from a query only if the mask is `mask_per_query`: if one query may attend a
-    key and another may not.
+    score: factors, or the scores (..., T_q, T_k) of a callable. value: (..., T_k, d_v), None for no
+    output. mask: None if no key is masked.
+    unread_is_finite: whether rows of tokens that every mask excludes were zeroed, and so are
+    finite. Products then need the mask only for a `mask_per_query`, which lets one query attend a
+    key and another not.
     dtype: of the output. softcap: see `reference.definition.scores`. packed: see `PreparedKeys`.
-    sink: see `modifiers.sinks`; no implementation knows of it. biases: none, one, or one before
-    and one after an outer function. normalizer: as `as_normalizer` gives it.
+    sink: see `modifiers.sinks`; no implementation reads it. biases: none, one, or one before and
+    one after an outer function. normalizer: a result of `as_normalizer`.
     """
 
     score: Factors | Array
@@ -78,47 +78,47 @@ class Task(NamedTuple):  # a dataclass takes 1 µs more of every call
 
     @property
     def edges(self) -> LoweredEdges | None:
-        """Return the edges of a graph that are attended, None where scores are a matrix."""
+        """Return the attended edges of a graph; None if scores are a matrix."""
         return self.mask if isinstance(self.mask, LoweredEdges) else None
 
     @property
     def boolean(self) -> Array | None:
-        """Return which scores are attended, boolean; None if all are, as those of edges."""
+        """Return the boolean mask of scores; None if no score is masked, and for edges."""
         return self.mask.boolean if isinstance(self.mask, LoweredMask) else None
 
     def align_with_scores(self, x: Array) -> Array:
-        """Return numbers (..., T_q) so that they broadcast against the scores."""
+        """Return x (..., T_q) in a shape that broadcasts against the scores."""
         edges = self.edges
         return x[..., None] if edges is None else edges.align_with_scores(x)
 
     def to_caller_order(self, x: Array) -> Array:
-        """Return weights or scores in the order of the caller, who may list edges in any."""
+        """Return weights or scores in the caller's order of edges; of a matrix unchanged."""
         edges = self.edges
         return x if edges is None else edges.to_caller_order(x)
 
     @property
     def has_outer(self) -> bool:
-        """Return whether the scores have a cap or another outer function, over a query bias too."""
+        """Return whether scores have an outer function or a cap, which include the query bias."""
         return bool(self.softcap) or getattr(self.score, "outer", None) is not None
 
     @property
     def query_bias_cancels(self) -> bool:
-        """Return whether a query bias leaves the weights as they are, sinks apart."""
+        """Return whether weights do not depend on a query bias, sinks aside."""
         return not self.has_outer and is_shift_invariant(self.normalizer)
 
     def map(
         self, function: Callable[[Array, Axes], Array], mask: AnyLowered | None, sizes: Sizes
     ) -> Task:
-        """Return the task of the weights alone: each x becomes function(x, axes).
+        """Return the task of the weights alone, with each array x replaced by function(x, axes).
 
-        mask, sizes: of the new task, which has neither values nor packed keys.
+        mask, sizes: for the new task, which has neither values nor packed keys.
         """
 
         def of(x: Array | None, axes: Axes) -> Any:
             return None if x is None else function(x, axes)
 
         f, sink, biases = self.score, self.sink, self.biases
-        if isinstance(f, Factors):  # whose key_weight has met the terms of edges
+        if isinstance(f, Factors):  # key_weight is in the bias of terms already
             a, b = function(f.a, _QUERIES), function(f.b, _KEYS)
             weight, query_bias = of(f.weight, ("h",)), of(f.query_bias, ("T_q",))
             key_bias = of(f.key_bias, ("T_k",))

@@ -1,9 +1,9 @@
-"""Raw kernels: they compute, and know neither autograd nor the reference.
+"""Raw kernels: these packages compute, and import neither autograd nor the reference.
 
     cpu           the C++ core on arrays of any framework
-    own_pairs/    pairs of formulas for the core: printed as C++, compiled, kept, loaded
+    own_pairs/    pairs of formulas for the core: printed as C++, compiled, cached, loaded
     xla/          the core as calls of XLA, batched by vmap and spread over devices
-    triton/       the kernels of NVIDIA GPUs on PyTorch tensors
+    triton/       the kernels for NVIDIA GPUs on PyTorch tensors
     pallas/       the same for JAX
 
 Imports `ops`, `score`, `masks`, `modifiers` and `call`. Start with `cpu`.

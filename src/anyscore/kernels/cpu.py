@@ -1,7 +1,7 @@
-"""The C++ core, on arrays of any framework that lends their memory.
+"""The C++ core, on arrays of any framework that shares their memory.
 
-Those are NumPy arrays, and whatever speaks DLPack. bfloat16 may pass as int16, as NumPy does not
-have it. Arrays may lack leading dimensions of 1.
+The core takes NumPy arrays and objects with DLPack. bfloat16 may come as int16, as NumPy has no
+bfloat16. Outer leading dimensions of size 1 may be absent.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from anyscore.ops.locks import Lock
 from anyscore.score.pairs import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, TANH, Pair, pair_named
 
 PAIRS = PRODUCT, TANH, LEAKY_RELU, ABSOLUTE, SQUARED
-"""The pairs that the core knows."""
+"""The pairs with kernels in the core."""
 KEYS = frozenset(pair.key for pair in PAIRS)
 AT_ONCE = 64
-"""How many keys the core takes at a time: TILE of csrc/runtime/call.h."""
+"""The number of keys in a tile of the core: TILE of csrc/runtime/call.h."""
 
 
 class _Answer(NamedTuple):
-    """Why there are no kernels of a pair, None if there are; and until when that is so."""
+    """reason: why there are no kernels of a pair, None if there are; until: its expiry time."""
 
     reason: str | None
     until: float = math.inf
@@ -55,9 +55,11 @@ def problem() -> str | None:
 def why_not_pair(key: str, is_double: bool) -> str | None:
     """Return why the core has no kernels of a pair, None if it has.
 
-    key: of the pair. is_double: whether sums are in float64. Those of a formula are compiled, or
-    read from the cache, when this is first asked. A failure is tried again after a minute, as a
-    disk may have room by then, or after ten times the time that the last try took.
+    key: of the pair. is_double: whether sums are in float64.
+
+    The first call for a formula compiles its kernels, or reads them from the cache. After a
+    failure, a later call tries again: after a minute, as a disk may have room by then, or after ten
+    times the duration of the last try.
     """
     if key in KEYS:
         return None
@@ -80,12 +82,12 @@ def _known(asked: tuple[str, bool, str]) -> _Answer | None:
     return answer if answer is not None and monotonic() < answer.until else None
 
 
-# torch.compile takes the answer as it is when it traces a call.
+# torch.compile takes the result at trace time as constant.
 why_not_pair._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def has(key: str, is_double: bool) -> bool:
-    """Return whether the core has kernels of a pair now."""
+    """Return whether the core has loaded kernels of a pair."""
     if key in KEYS:
         return True
     answer = _own.get((key, is_double, str(_core.isa()))) if _core is not None else None
@@ -93,7 +95,7 @@ def has(key: str, is_double: bool) -> bool:
 
 
 def _load(key: str, is_double: bool, isa: str) -> str | None:
-    """Register kernels of a pair with the core; return why there are none."""
+    """Register kernels of a pair with the core; return why this failed, None if it did not."""
     from anyscore.kernels import own_pairs
     from anyscore.score.formula import Formula
 
@@ -110,22 +112,22 @@ def _load(key: str, is_double: bool, isa: str) -> str | None:
 
 
 def packs(pair: Pair) -> bool:
-    """Return whether `prepare_keys` has something to write for a pair."""
+    """Return whether the core has a format of packed keys for a pair."""
     return pair == TANH and _problem is None
 
 
 def isa() -> str | None:
-    """The instruction set that the core uses here: "avx512", "avx2", …; None without the core."""
+    """Return the core's instruction set on this processor: "avx512", …; None without the core."""
     return None if _core is None else str(_core.isa())
 
 
 def missing_isa() -> str | None:
-    """Return the instruction set that this processor has and the core was not built for."""
+    """Return this processor's instruction set if the core was not built for it, else None."""
     return None if _core is None else str(_core.missing_isa()) or None
 
 
 def xla_targets() -> dict[str, Any]:
-    """The core as targets of XLA's foreign function interface, by name; see `kernels.xla`."""
+    """Return the core's targets of XLA's foreign function interface by name; see `kernels.xla`."""
     if _core is None:
         raise RuntimeError(_problem)
     if not hasattr(_core, "xla_targets"):
@@ -135,9 +137,9 @@ def xla_targets() -> dict[str, Any]:
 
 
 def borrow_threads(library: str) -> None:
-    """Compute on the OpenMP threads of a framework's library, if it has such threads.
+    """Compute on the OpenMP threads of a framework's library, if it has any.
 
-    Else the core's own would compete with the framework's, which spin between its operations.
+    Otherwise the core's threads would compete with the framework's, which spin between operations.
     """
     if _core is None:
         return
@@ -149,11 +151,11 @@ def borrow_threads(library: str) -> None:
 
 
 def forward(x: Operands, s: Settings, results: Results, threads: int) -> None:
-    """Write output, statistics and scores of a call into `results`: those that are there.
+    """Write the output, statistics and scores of a call into the arrays of `results`.
 
-    x: arrays of the shapes that `Operands` states; seed, an integer, is of use with dropout alone.
-    results: C-contiguous arrays; the core computes in the dtype of stats, float32 or float64.
-    Dropout is that of `anyscore.modifiers.dropout`.
+    x: arrays of the shapes in `Operands`; seed, an integer, is used for dropout only. results:
+    C-contiguous arrays, None for those not wanted; the core computes in the dtype of stats, float32
+    or float64. Dropout follows `anyscore.modifiers.dropout`.
 
     Raises ValueError: an array has another shape or dtype.
     """
@@ -168,9 +170,9 @@ def again(
 ) -> Any:
     """Return a function that runs this forward with other arrays of the same shapes and strides.
 
-    (a, b, weight, value, packed, lengths, threads) → the output, or None where arrays are of
-    another kind. lengths: the caller's array, of which x.stop is a view; clamped by the core.
-    empty: (a, shape) → an array of the type of a, for the output.
+    (a, b, weight, value, packed, lengths, threads) → the output; None if arrays have another
+    layout. lengths: the caller's array, of which x.stop is a view; clamped by the core. empty: (a,
+    shape) → an array of the type of a, for the output.
 
     Raises ValueError: the call has other operands, or the core would have to copy one.
     """
@@ -187,10 +189,10 @@ def train_again(
 
     forward(a, b, weight, value, packed, stop, threads) → (output, stats, scores), and backward(a,
     b, weight, value, stop, kept, stats, d_output, threads) → the gradients of the first four, None
-    where these are; or None where arrays are of another kind. empty: as of `again`. keeps_scores:
-    whether scores are given, and are what is kept; else it is the output.
+    for those that are None. Both return None if arrays have another layout. empty: as in `again`.
+    keeps_scores: whether `kept`, saved for the backward, is scores; else it is the output.
 
-    Raises ValueError: as `again`, or arrays are not of the dtype that sums are taken in.
+    Raises ValueError: as `again`, or arrays are not of the accumulation dtype.
     """
     return _core.TrainAgain(x, s.pair, s.numbers, s.lead, empty, keeps_scores)
 
@@ -200,11 +202,11 @@ def append_again(
 ) -> Any:
     """Return a function that appends other tokens of the same shapes to a cache of the same shapes.
 
-    key, value: rows that came. cache: b, of which keys become rows as they are, values, packed and
-    length (). (key, value, *cache, threads) → whether they were appended: where arrays are of
-    another kind, or without room, nothing is written.
+    key, value: the appended rows. cache: b, which takes the keys unchanged, values, packed and
+    length (). (key, value, *cache, threads) → whether rows were appended. The function writes
+    nothing if arrays have another layout, or the cache no room.
 
-    Raises ValueError: no function can, as the core would have to convert or copy something.
+    Raises ValueError: the core would have to convert or copy an array.
     """
     return _core.AppendAgain(pair, key, value, *cache)
 
@@ -212,10 +214,10 @@ def append_again(
 def backward(
     x: Operands, s: Settings, results: Results, upstream: Results, to: Operands, threads: int
 ) -> None:
-    """Write the gradients of a call into `to`: a, b, weight, key_bias and value, those that x has.
+    """Write the gradients of a, b, weight, key_bias and value in x into the arrays of `to`.
 
-    results: of `forward`. If results.scores is given it is not recomputed, and output may be None
-    for T_k ≤ `AT_ONCE`. upstream: the gradients of results; stats and scores may be None. to:
+    results: of `forward`. If results.scores is given, scores are not recomputed, and output may be
+    None for T_k ≤ `AT_ONCE`. upstream: the gradients of results; stats and scores may be None. to:
     arrays of the shapes in x and of the dtype of stats.
 
     Raises ValueError: an array has another shape or dtype.
@@ -232,7 +234,7 @@ def sparse(power: int, scores: Array, weights: Array, threads: int) -> None:
 
 
 def sparse_backward(power: int, weights: Array, upstream: Array, to: Array, threads: int) -> None:
-    """Write the gradients of scores into `to`, from weights and the gradients of those.
+    """Write the gradients of scores into `to`, from weights and the gradients of weights.
 
     Raises ValueError: an array has another shape or dtype.
     """
@@ -242,9 +244,9 @@ def sparse_backward(power: int, weights: Array, upstream: Array, to: Array, thre
 def energies(x: tuple[Array, ...], to: Array, threads: int) -> None:
     """Write e_j = Σ_d v_d tanh(k_jd + Σ_m f_jm S_md) of keys of items into `to` (B, T_k).
 
-    x: k (B, T_k, h), f (B, T_k, m), S (B, m, h), v (h,), all of float32 or all of float64, and
-    spans (B, 2) of int64: of each item, the keys that are computed, from the first to before the
-    last. Others stay as they are. All are C-contiguous.
+    x: k (B, T_k, h), f (B, T_k, m), S (B, m, h) and v (h,), all float32 or all float64; spans (B,
+    2), int64. Item i has keys spans[i, 0] … spans[i, 1] − 1; other entries of `to` stay unchanged.
+    All arrays are C-contiguous.
 
     Raises ValueError: an array has another shape or dtype, or spans are not within the keys.
     """
@@ -254,10 +256,10 @@ def energies(x: tuple[Array, ...], to: Array, threads: int) -> None:
 def energies_backward(
     x: tuple[Array, ...], upstream: Array, to: tuple[Array | None, ...], threads: int
 ) -> None:
-    """Write the gradients of a loss with those of the energies, upstream (B, T_k).
+    """Write the gradients of a loss; upstream (B, T_k): its gradients of the energies.
 
-    x: as of `energies`. to: gradients of k or None, to which is added; of f, which must be 0
-    outside the spans, and of S; and of v for each item, (B, h).
+    x: as in `energies`. to: gradients of k (or None), f, S, and of v for each item, (B, h). Numbers
+    are added to the gradient of k; the gradient of f must be 0 outside the spans.
 
     Raises ValueError: as `energies`.
     """
@@ -265,7 +267,7 @@ def energies_backward(
 
 
 def prepare_keys(pair: str, b: Array, packed: Array, threads: int) -> None:
-    """Write what `forward` takes as packed for b (*lead, T_k, h), into packed (*lead, T_k + 1, h).
+    """Write b (*lead, T_k, h), packed for `forward`, into packed (*lead, T_k + 1, h).
 
     Raises ValueError: an array has another shape or dtype.
     """
@@ -273,10 +275,10 @@ def prepare_keys(pair: str, b: Array, packed: Array, threads: int) -> None:
 
 
 def append_keys(pair: str, b: Array, packed: Array, start: int, count: int, threads: int) -> None:
-    """Write to packed (*lead, T_k + 1, h) what `count` new rows of b (*lead, T_k, h) change there.
+    """Update packed (*lead, T_k + 1, h) for `count` new rows of b (*lead, T_k, h).
 
-    They came after `start` others and stand from row `start` modulo T_k on. All rows that came
-    before are written anew where these reach beyond the range in which they were packed.
+    The new rows follow `start` earlier ones, and begin at row `start` modulo T_k. If new rows
+    exceed the packed range, earlier rows are packed again.
 
     Raises ValueError: an array has another shape or dtype.
     """

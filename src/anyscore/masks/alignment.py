@@ -1,4 +1,4 @@
-"""Where query i stands among the keys: `align` and `offset` of masks and of biases of positions.
+"""The key position of query i: `align` and `offset` of masks and of biases of positions.
 
 align="start"    at key position i + offset
 align="end"      at key position i + T_k − T_q + offset
@@ -14,20 +14,20 @@ HOW = 'align="start", align="end" (the last query sees the last key), or offset=
 
 
 def check_align(align: Any) -> None:
-    """Raise ValueError: no alignment of queries."""
+    """Raise ValueError: x is no alignment of queries."""
     if align not in (None, "start", "end"):
         raise ValueError(f'align must be "start" or "end", got {shown(align)}.')
 
 
 def is_aligned(x: Any) -> bool:
-    """Return whether a mask or a bias says where queries stand."""
+    """Return whether a mask or a bias sets the key positions of queries."""
     return x.align is not None or x.offset is not None
 
 
 def check_aligned(x: Any, queries: int, keys: int) -> None:
-    """Check that a mask or a bias says where queries stand, unless there are as many keys.
+    """Check that a mask or a bias sets the positions of queries, unless keys are as many.
 
-    Raises ValueError: it does not.
+    Raises ValueError: T_q ≠ T_k, with neither `align` nor `offset`.
     """
     if queries != keys and not is_aligned(x):
         raise ValueError(

@@ -22,7 +22,8 @@ from anyscore.ops.checks import broadcasts, shown
 class MaskContext:
     """The call that a mask is lowered for: its leading dimensions, queries and keys.
 
-    packed: of queries of packed sequences, within which positions and lengths then count.
+    packed: positions of packed sequences; masks then count positions and lengths within each
+    sequence.
     """
 
     xp: Ops
@@ -35,21 +36,21 @@ class MaskContext:
     def lowered(
         self, start: Array | None = None, stop: Array | None = None, mask: Array | None = None
     ) -> LoweredMask:
-        """A mask lowered for this call."""
+        """Return a mask lowered for this call."""
         lowered = LoweredMask(self.xp, self.keys, start, stop, mask)
         lowered.has_diagonals = self.packed is None or self.packed.shift is None
         return lowered
 
     def of_packed(self, name: str) -> Array:
-        """A field of `packed` (T_q,), as an array of rank len(lead) + 1."""
+        """Return a field of `packed` (T_q,), as an array of rank len(lead) + 1."""
         return self.xp.reshape(getattr(self.packed, name), (*(1,) * len(self.lead), self.queries))
 
     def positions(self, mask: Any) -> Array:
-        """Return the key position of each query as the mask aligns them, without its offset.
+        """Return the key position of each query under the mask's alignment, without its offset.
 
-        Of rank len(lead) + 1.
+        The rank is len(lead) + 1.
 
-        Raises ValueError: the mask does not say how queries and keys of other lengths line up.
+        Raises ValueError: the mask sets no alignment, though queries and keys differ in length.
         """
         at_end = mask.align == "end"
         if self.packed is None:
@@ -71,7 +72,10 @@ class MaskContext:
         return i + self.of_packed("shift") if at_end else i
 
     def array(self, x: Any, name: str) -> Array:
-        """`x` on the device of the query; a tensor of another framework is refused."""
+        """Return `x` on the device of the query.
+
+        Raises TypeError, ValueError: x is a tensor of another framework or device, or no array.
+        """
         ours, theirs = framework(self.like), framework(x)
         if theirs is not None and (problem := load(theirs).layout_problem(x)):
             raise TypeError(f"{name} is {problem}.")
@@ -98,7 +102,10 @@ class MaskContext:
             ) from None
 
     def boolean(self, x: Any, name: str) -> Array:
-        """`x` as a boolean array; numbers are refused with what to pass instead."""
+        """Return `x` as a boolean array.
+
+        Raises TypeError: x holds numbers; the message says how to pass them.
+        """
         x = self.array(x, name)
         dtype = self.xp.dtype(x)
         if dtype == "bool":
@@ -113,13 +120,13 @@ class MaskContext:
         raise TypeError(f"{name} must be boolean with True = may attend, got {dtype}: {advice}")
 
     def per_query(self, x: Any, name: str, floats: bool = True) -> Array:
-        """Numbers given per batch, per query or in full, as an array of rank len(lead) + 1.
+        """Return numbers given per batch, per query or in full, as an array of rank len(lead) + 1.
 
-        Of packed sequences, also per sequence.
+        Numbers of packed sequences may also be given per sequence.
         """
         x = self.array(_clamp_python_ints(x), name)
         dtype = self.xp.dtype(x)
-        if 0 in self.xp.shape(x) and "float" in dtype:  # what an empty list becomes
+        if 0 in self.xp.shape(x) and "float" in dtype:  # as of an empty list
             x, dtype = self.xp.astype(x, self.xp.index_dtype()), self.xp.index_dtype()
         if "int" not in dtype and not (floats and "float" in dtype):
             advice = ""
@@ -157,7 +164,7 @@ class MaskContext:
         return self.xp.reshape(x, aligned)
 
     def integers(self, x: Array) -> Array:
-        """Integers in the index dtype; unsigned ones beyond it become its largest number."""
+        """Return integers in the index dtype; unsigned ones beyond it become its largest number."""
         xp, dtype, index = self.xp, self.xp.dtype(x), self.xp.index_dtype()
         if dtype == index:  # the common case
             return x
@@ -166,19 +173,19 @@ class MaskContext:
 
     @property
     def beyond_all_keys(self) -> int:
-        """Farther than any key, and added to a position without overflow."""
+        """A distance beyond all keys; its sum with a position does not overflow."""
         return 2**29 if self.xp.index_dtype() == "int32" else 2**61
 
     def add_saturating(self, x: Array, width: int) -> Array:
-        """x + width for any integers, in the index dtype; what no key can be at is clamped.
+        """Return x + width for any integers, in the index dtype, clamped to ± `beyond_all_keys`.
 
-        Exact for all 64 bits of x and for any width: nothing overflows on the way.
+        The sum is exact for all 64 bits of x and for any width: no step overflows.
         """
         xp, dtype, index = self.xp, self.xp.dtype(x), self.xp.index_dtype()
         bits = int(index[3:])
         low, high, far = -(2 ** (bits - 1)), 2 ** (bits - 1) - 1, self.beyond_all_keys
         x = x if dtype == index else xp.astype(x, index)
-        if dtype == f"u{index}":  # its upper half has become negative: move both by a half
+        if dtype == f"u{index}":  # the upper half is negative now: move both by a half
             upper = xp.clip(x, low, -1) + high + 1
             x, width = xp.where(x < 0, upper, xp.clip(x, 0, high) - high - 1), width - low
         least, most = max(-far - width, low), min(far - width, high)
@@ -187,12 +194,12 @@ class MaskContext:
         return (xp.clip(x, least, most) - least) + (least + width)
 
     def bound(self, x: Any, name: str, nan: int) -> Array:
-        """⌈x⌉ clamped to [0, T_k], so that j < x and j ≥ x become integer comparisons.
+        """Return ⌈x⌉ clamped to [0, T_k], so that j < x and j ≥ x become integer comparisons.
 
-        Of packed sequences, counted from the first key of the query's own. nan: what NaN becomes
-        where values are not known.
+        In packed sequences x counts from the first key of the query's sequence. nan: the number
+        that replaces NaN where values are unknown.
 
-        Raises ValueError: floats that are no whole numbers, nor infinite, where they are known.
+        Raises ValueError: a known float is neither whole nor infinite.
         """
         xp, x = self.xp, self.per_query(x, name)
         dtype = xp.dtype(x)
@@ -205,7 +212,7 @@ class MaskContext:
         return self._of_sequence(xp.astype(xp.ceil(xp.clip(x, 0, self.keys)), xp.index_dtype()))
 
     def _of_sequence(self, x: Array) -> Array:
-        """Bounds within the sequence of a query, if there are any, as bounds of packed keys."""
+        """Return bounds within sequences as bounds of packed keys; x if there are no sequences."""
         return x if self.packed is None else x + self.of_packed("first_key")
 
 
@@ -220,7 +227,7 @@ def _clamp_python_ints(x: Any) -> Any:
 
 
 def _min_max(x: Any) -> tuple[int, int]:
-    """The least of 0 and all single integers, and the largest."""
+    """Return the minimum and the maximum of 0 and all single integers in x."""
     if isinstance(x, list | tuple):
         ends = [_min_max(y) for y in x]
         return min([0, *[a for a, _ in ends]]), max([0, *[b for _, b in ends]])
@@ -237,12 +244,12 @@ def _clamp(x: Any, least: int, most: int) -> Any:
 
 @dataclass(frozen=True)
 class PackedPositions:
-    """The sequence of each query of a call, and where that begins and ends: (T_q,) each.
+    """The sequence of each query of a call, and its first and last tokens: (T_q,) each.
 
-    count: of sequences. sequence: in [0, count). first_query, first_key, last_key: the first query
-    of the sequence, its first key and the one after its last. last_key is first_key where a query
-    belongs to no sequence. shift: how many more keys than queries the sequence has; None where no
-    sequence has.
+    count: the number of sequences. sequence: the index of the sequence, in [0, count). first_query,
+    first_key: the first query and the first key of the sequence. last_key: one more than the last
+    key; first_key where a query belongs to no sequence. shift: the number of keys less the number
+    of queries; None if keys share the offsets of queries.
     """
 
     count: int
@@ -254,7 +261,10 @@ class PackedPositions:
 
     @classmethod
     def of(cls, xp: Ops, queries: int, of_queries: Array, of_keys: Array | None) -> PackedPositions:
-        """Find the places of `queries` from offsets (count + 1,), of keys if they have others."""
+        """Return the positions of `queries` from offsets (count + 1,).
+
+        of_keys: offsets of the keys, None if they are `of_queries`.
+        """
         count = xp.shape(of_queries)[0] - 1
         of_queries = xp.clip(of_queries, 0, queries)
         index = xp.cumsum(xp.count(of_queries[1:], queries + 1))[:queries]
@@ -269,5 +279,5 @@ class PackedPositions:
         return cls(count, index, first_query, first_key, last_key, shift)
 
     def per_query(self, xp: Ops, x: Array) -> Array:
-        """Numbers (count,) of sequences as those of their queries, (T_q,); others as they are."""
+        """Expand numbers (count,) of sequences to queries, (T_q,); return any other x unchanged."""
         return xp.take(x, self.sequence) if xp.shape(x) == (self.count,) else x

@@ -1,12 +1,11 @@
-"""The edges of a graph as a mask: query i attends the keys that an edge leads from to it.
+"""The edges of a graph as a mask: query i attends the keys at the sources of its edges.
 
     mask=Edges(rowptr, col)                       # compressed rows, one for each query
     mask=Edges.from_index(edge_index, queries)    # pairs (source, target) in any order
 
 Memory grows with queries, keys and edges, never with queries × keys. Two edges between the same
-nodes are two keys. A bias and weights have one entry for each edge, in the order they were given.
-What is known of an edge itself goes into its score as a bias, or as terms of its key:
-`edges.with_terms(c)`.
+nodes are two keys. A bias and weights have one entry for each edge, in the order of the caller's
+edges. Features of an edge enter its score as a bias, or as terms of its key: `edges.with_terms(c)`.
 """
 
 from __future__ import annotations
@@ -31,18 +30,18 @@ class Edges(Mask):
     """Query i attends keys col[rowptr[i]] … col[rowptr[i + 1] − 1]: a graph in compressed rows.
 
     Args:
-        rowptr: (T_q + 1,), integers, from 0 to the number of edges E, never falling.
+        rowptr: (T_q + 1,), integers that never fall, from 0 to the number of edges E.
         col: (E,), integers, the key of each edge; a key may come more than once.
-        permutation: (E,), the place of each of these edges in the order in which the caller has
-            them; None if that is this order. `from_index` fills it in.
-        terms: (..., E, h), see `with_terms`.
+        permutation: (E,), the index of each edge in the caller's order; None if the orders agree.
+            `from_index` sets it.
+        terms: (..., E, h), see `with_terms`; None without terms.
 
-    The same edges are those of all batches and heads. Biases and weights are (..., E).
+    All batches and heads share the edges. Biases and weights are (..., E).
 
     Raises:
-        TypeError: not integers, or not of rank 1.
+        TypeError: an argument is not of integers, or not of rank 1.
         ValueError: rowptr does not begin with 0, falls, or does not end with E; a key is negative;
-            permutation is none.
+            permutation is no permutation of the edges.
 
     >>> import numpy as np
     >>> from anyscore import Edges, attention
@@ -75,22 +74,22 @@ class Edges(Mask):
             self.col,
             self.permutation,
             self.terms,
-        )  # what is known can be found again
+        )  # known values can be computed anew
 
     @classmethod
     def from_index(cls, edge_index: Any, queries: int) -> Edges:
-        """Make edges of pairs in any order, duplicates kept apart.
+        """Make edges from pairs in any order; duplicates stay separate edges.
 
         edge_index: (2, E), integers: row 0 has the key (source) and row 1 the query (target) of
-        each edge, as in PyTorch Geometric. queries: T_q.
+        each edge, as in PyTorch Geometric. queries: the number of queries, T_q.
 
-        Raises TypeError, ValueError: not such integers; a query is not in [0, T_q), or a key
-            negative.
+        Raises TypeError, ValueError: edge_index has another dtype or shape; a query is not in [0,
+        T_q); a key is negative.
 
         >>> Edges.from_index([[1, 0, 2], [0, 2, 0]], queries=3).col
         array([1, 2, 0])
         """
-        is_symbol = type(queries).__name__ == "SymInt"  # of a size that PyTorch exports
+        is_symbol = type(queries).__name__ == "SymInt"  # a size during an export of PyTorch
         is_integer = isinstance(queries, Integral) and not isinstance(queries, bool)
         if not is_symbol and not (is_integer and queries >= 0):
             raise TypeError(f"queries must be an integer ≥ 0, got {shown(queries)}.")
@@ -114,16 +113,16 @@ class Edges(Mask):
             return cls(rowptr, col, order, known={"order": True})
 
     def with_terms(self, terms: Any) -> Edges:
-        """Return these edges, each with a term that is added to its key.
+        """Return these edges with a term for each, added to the key of the edge.
 
             score of edge e from key j to query i:    scale · Σ_d weight_d · pair(a_id, b_jd + c_ed)
 
-        a and b are what the score makes of queries and keys: with `GATv2`, `Additive` and `Concat`
-        their projections, so that c stands within LeakyReLU or tanh; with a cosine the normalized
-        ones; with other products and distances the queries and keys themselves. What `Trilinear`
-        adds of the keys alone it adds unchanged.
+        a and b are the factors of the score. With `GATv2`, `Additive` and `Concat` they are the
+        projected queries and keys, so c is inside LeakyReLU or tanh. With a cosine they are
+        normalized queries and keys. With other products and distances they are the queries and
+        keys. `Trilinear` adds its term of the keys alone, w_k·k, without c.
 
-        terms: c (..., E, h), in the order in which the caller has the edges, with gradients.
+        terms: c (..., E, h), in the caller's order of edges; gradients reach it.
 
         >>> import numpy as np
         >>> from anyscore import Edges, scores
@@ -139,7 +138,7 @@ class Edges(Mask):
     def lower(self, call: MaskContext) -> LoweredEdges:
         """Lower the edges for a call.
 
-        Raises TypeError, ValueError: they are not those of as many queries and keys.
+        Raises TypeError, ValueError: the edges do not fit the numbers of queries and keys.
         """
         xp = call.xp
         _check_framework(xp)
@@ -154,7 +153,7 @@ class Edges(Mask):
                 f"the edges are of {xp.shape(rowptr)[0] - 1} queries, got {call.queries}: rowptr "
                 f"has shape {xp.shape(rowptr)}, expected ({call.queries + 1},)."
             )
-        known = self.known or {}  # an object that a tree was made again to has none
+        known = self.known or {}  # an object rebuilt from a tree has none
         if known.get("most", -1) >= call.keys:
             raise ValueError(
                 f"an edge comes from key {known['most']} (in col), expected keys from 0 to "
@@ -167,7 +166,7 @@ class Edges(Mask):
         return made if self.terms is None else made.with_terms(self._terms(call, made))
 
     def _terms(self, call: MaskContext, edges: LoweredEdges) -> Any:
-        """The terms in the order of these edges, checked but for their width."""
+        """Return the terms in the order of these edges; check all of their shape but the width."""
         xp = call.xp
         terms = call.array(self.terms, "terms")
         shape, dtype = xp.shape(terms), xp.dtype(terms)
@@ -190,7 +189,7 @@ def _check_framework(xp: Ops) -> None:
 
 
 def _check_nodes(name: str, nodes: np.ndarray[Any, Any] | None, n: int | None) -> None:
-    """Raise ValueError: sources or targets of edges that are negative, or not below n."""
+    """Raise ValueError: sources or targets of edges are negative, or not below n."""
     if nodes is None or not nodes.size:
         return
     least, most = nodes.min(), nodes.max()
@@ -202,7 +201,7 @@ def _check_nodes(name: str, nodes: np.ndarray[Any, Any] | None, n: int | None) -
 
 
 def _check_order(order: np.ndarray[Any, Any] | None, col: np.ndarray[Any, Any] | None) -> None:
-    """Raise ValueError: this is no order of the edges."""
+    """Raise ValueError: `order` is no permutation of the edges."""
     if order is None or col is None:
         return
     n = col.size
@@ -214,7 +213,7 @@ def _check_order(order: np.ndarray[Any, Any] | None, col: np.ndarray[Any, Any] |
 
 
 def _check_rows(rowptr: np.ndarray[Any, Any] | None, col: np.ndarray[Any, Any] | None) -> None:
-    """Raise ValueError: these are no compressed rows."""
+    """Raise ValueError: `rowptr` does not describe compressed rows of `col`."""
     check_offsets("rowptr", rowptr, "for edges in any order use Edges.from_index.")
     if rowptr is not None and col is not None and rowptr[-1] != col.size:
         raise ValueError(

@@ -13,11 +13,10 @@ from anyscore.ops import Array, Ops
 class LoweredMask:
     """A mask lowered for one call: query i may attend key j if start ≤ j < stop and mask.
 
-    start, stop: of the index dtype, broadcastable to (*lead, T_q), of rank len(lead) + 1; None = 0
-    and T_k.
+    start, stop: index dtype, broadcastable to (*lead, T_q), rank len(lead) + 1; None = 0 and T_k.
     mask: boolean, broadcastable to (*lead, T_q, T_k), of rank len(lead) + 2; None = True.
-    unread_is_finite: whether the caller has zeroed, in queries, keys and values, what nobody reads.
-    has_diagonals: whether the distance of query i and key j is j − i and a number of the call.
+    unread_is_finite: whether the caller has zeroed the rows of tokens that every mask excludes.
+    has_diagonals: whether the distance of query i and key j is j − i plus one number for all.
     """
 
     def __init__(
@@ -41,7 +40,7 @@ class LoweredMask:
 
     @property
     def boolean(self) -> Array | None:
-        """Return one boolean array broadcastable to (*lead, T_q, T_k); None if all is attended."""
+        """Return one boolean array broadcastable to (*lead, T_q, T_k); None if no key is masked."""
         if self._boolean is None:
             self._boolean = self._as_boolean()
         return self._boolean
@@ -72,9 +71,9 @@ class LoweredMask:
 
     @property
     def attending_attended(self) -> tuple[Array, Array]:
-        """Return which queries attend some key, (..., {1, T_q}); and which keys are, (..., T_k).
+        """Return the queries that attend a key, (..., {1, T_q}), and the attended keys, (..., T_k).
 
-        Needs no more than O(T_q + T_k), unless `mask` itself has a row for each query.
+        Both are boolean. Time and memory are O(T_q + T_k), unless `mask` has a row for each query.
         """
         if self._attending_attended is None:
             self._attending_attended = self._find_attending_attended()
@@ -111,7 +110,8 @@ def zero_unread(
     """Zero the rows of x (..., T, d) that no head and no batch uses; `used` is (..., {1, T}).
 
     NaN in such rows then reaches no sum over tokens. groups: heads of `used` per head of x. finite:
-    zero finite entries too. Returns (x, reduced): reduced if several heads share a row of x.
+    whether to zero finite entries too. Returns (x, reduced): reduced is true if several heads share
+    a row of x.
     """
     lead, reduced = xp.shape(x)[:-2], False
     if groups > 1 and len(lead) and xp.shape(used)[-2] > 1 and lead[-1] > 1:

@@ -1,4 +1,4 @@
-"""Edges lowered for one call: each with its query and its key; sums over them."""
+"""Edges lowered for one call, each with its query and its key; sums over the edges of a query."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from anyscore.ops import Array, Ops
 class LoweredEdges:
     """Edges lowered for one call, sorted by query, and by key for gradients.
 
-    rowptr, col: as of `Edges`. terms: (..., E, h), in this order, or None. by_key: colptr
-    (T_k + 1,), order (E,), row (E,): the edges of key j are order[colptr[j]] …
-    order[colptr[j + 1] − 1], and row has the query of each of these. unread_is_finite: see
-    `LoweredMask`.
+    rowptr, col: as in `Edges`. terms: (..., E, h), in the order of rows, or None. by_key: colptr
+    (T_k + 1,), order (E,), row (E,). The edges of key j are order[colptr[j]] … order[colptr[j + 1]
+    − 1]; row has the query of each. unread_is_finite: see `LoweredMask`.
 
-    Its last four methods are those of `normalizers.LastAxis`, of scores (..., E).
+    The last four methods have the interface of `normalizers.LastAxis`, for scores (..., E).
     """
 
     def __init__(
@@ -38,7 +37,7 @@ class LoweredEdges:
         self._kept: dict[str, Any] = {}
 
     def with_terms(self, terms: Array) -> LoweredEdges:
-        """Return these edges with terms (..., E, h) in this order."""
+        """Return these edges with terms (..., E, h), in the order of rows."""
         other = copy(self)
         other.terms = terms
         return other
@@ -55,7 +54,7 @@ class LoweredEdges:
 
     @property
     def boolean(self) -> NoReturn:
-        """Raise TypeError: edges of a graph are never made a matrix."""
+        """Raise TypeError: edges of a graph have no dense matrix."""
         raise TypeError("Edges have no boolean matrix: this is not done over the edges of a graph.")
 
     @property
@@ -71,7 +70,7 @@ class LoweredEdges:
 
     @property
     def inverse(self) -> Array | None:
-        """Return the place of each of the caller's edges in this order; None if it is the same."""
+        """Return the index of each of the caller's edges in row order; None if both agree."""
         if self.permutation is None:
             return None
         return self._keep("inverse", lambda: self._xp.argsort(self.permutation))
@@ -86,7 +85,7 @@ class LoweredEdges:
         xp = self._xp
         if not self.queries or not self.count:
             return self.col[:0]
-        begun = xp.count(self.rowptr[1:-1], self.count + 1)  # how many queries begin at each edge
+        begun = xp.count(self.rowptr[1:-1], self.count + 1)  # queries that begin at each edge
         return xp.cumsum(begun)[: self.count]
 
     def _sort(self) -> tuple[Array, Array, Array]:
@@ -95,18 +94,18 @@ class LoweredEdges:
 
     @property
     def attending_attended(self) -> tuple[Array, Array]:
-        """Return which queries attend some key, and which keys are: see `LoweredMask`."""
+        """Return the queries that attend a key, and the attended keys: see `LoweredMask`."""
         xp, lead = self._xp, (1,) * self.rank
         queries = self.rowptr[1:] > self.rowptr[:-1]
         keys = xp.count(self.col, self._keys) > 0
         return xp.reshape(queries, (*lead, self.queries)), xp.reshape(keys, (*lead, self._keys))
 
     def to_row_order(self, x: Array) -> Array:
-        """Return numbers (..., E), which the caller has in any order, in that of these edges."""
+        """Return numbers (..., E), given in the caller's order, in the order of rows."""
         return x if self.permutation is None else self._xp.take(x, self.permutation)
 
     def to_caller_order(self, x: Array) -> Array:
-        """Return numbers (..., E) of these edges in the caller's order."""
+        """Return numbers (..., E), given in the order of rows, in the caller's order."""
         return x if self.inverse is None else self._xp.take(x, self.inverse)
 
     def sum(self, x: Array) -> Array:
@@ -123,9 +122,9 @@ class LoweredEdges:
 
 
 AnyLowered: TypeAlias = LoweredMask | LoweredEdges
-"""Either form that a mask is lowered to: a matrix of scores is masked, or edges alone have any."""
+"""Either form of a lowered mask: it masks a matrix of scores, or only edges have scores."""
 
 
 def pointers(xp: Ops, x: Array, n: int) -> Array:
-    """Return where the entries of each number in [0, n) begin, were x sorted: (n + 1,)."""
+    """Return the first index of each number in [0, n) in sorted x: (n + 1,)."""
     return xp.concat([xp.arange(1, like=x), xp.cumsum(xp.count(x, n))], 0)

@@ -6,7 +6,7 @@ other mask is a boolean array in which True means *may attend*.
 
     Causal() & Lengths(n) & keep        # masks and boolean arrays intersect, in any order
 
-Wherever an array is expected, a number, a list or a NumPy array will do.
+Every array argument also takes a number, a list or a NumPy array.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from anyscore.ops.pytrees import register_pytrees, tree
 
 
 class Mask:
-    """A mask, combined with others and with boolean arrays by `&`.
+    """A mask; `&` combines it with other masks and with boolean arrays.
 
-    Masks are trees, in PyTorch and JAX, of the values of their fields, but for the `static` ones.
+    Masks are trees of their fields in PyTorch and JAX; `static` fields are part of the structure.
 
-    by_position: whether the mask asks for the position of a key, not for its row in an array, so
-    that rows of a window cache, which change tokens, can take it. of_all_queries: whether one key
-    may be attended by all queries or by none, so that keys can be prepared before there are any.
+    by_position: whether the mask depends on positions of keys alone, not on rows of an array. A
+    window cache, whose rows change tokens, takes only such masks. of_all_queries: whether all
+    queries may attend the same keys. Keys can then be prepared before queries exist.
     """
 
     static: ClassVar[tuple[str, ...]] = ()
@@ -52,27 +52,28 @@ class Mask:
         return All((as_mask(other), self))
 
     def context(self, call: MaskContext) -> MaskContext:
-        """Return the call as masks beside this one are to be lowered for."""
+        """Return the call that the masks beside this one are lowered for."""
         return call
 
     def at_end(self, xp: Ops, first: Array) -> Mask:
-        """Return the mask of queries at the last positions, of which `first` () is the first.
+        """Return the mask for queries at the last positions.
 
-        A mask that does not ask where queries stand, or says where, stays as it is.
+        first: the position () of the first query. A mask that does not depend on positions of
+        queries, or sets them, is returned unchanged.
         """
         return self
 
     def lower(self, call: MaskContext) -> AnyLowered:
-        """Lower the mask for one call; no value is inspected on the host.
+        """Lower the mask for one call.
 
-        Raises TypeError, ValueError: arrays of other dtypes or shapes than the call takes.
+        Raises TypeError, ValueError: arrays do not fit the call in dtype or shape.
         """
         raise NotImplementedError
 
 
 @dataclass(frozen=True, eq=False)
 class All(Mask):
-    """The intersection of `masks`; made by `&`."""
+    """The intersection of `masks`, the result of `&`."""
 
     masks: tuple[Mask, ...]
 
@@ -100,7 +101,7 @@ class All(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Keep(Mask):
-    """A boolean array, True = may attend; what a plain array passed as a mask becomes.
+    """A boolean array, True = may attend. A plain array passed as a mask becomes a `Keep`.
 
     keep: rank ≥ 2, last dimensions {1, T_q} × {1, T_k}, leading ones broadcast as in NumPy.
     """
@@ -126,10 +127,10 @@ class Keep(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Keys(Mask):
-    """Keys that may be attended, by any query: an arbitrary key-padding mask.
+    """Keys that every query may attend: an arbitrary key-padding mask.
 
-    keep: boolean (B, T_k) against the first leading dimension, or (T_k,), or with all leading
-    dimensions, (*lead, T_k).
+    keep: boolean, True = may attend. Shapes: (B, T_k), with B the first leading dimension; (T_k,);
+    or (*lead, T_k), with all leading dimensions.
     """
 
     keep: Array
@@ -157,8 +158,9 @@ class Keys(Mask):
 class Interval(Mask):
     """Keys start ≤ j < stop; None = unbounded on that side.
 
-    start, stop: shapes as `Lengths`. Packed documents: the bounds of each query's document, which
-    `Sequences` makes of offsets. Left padding: Interval(padding, None).
+    start, stop: numbers and shapes as `n` of `Lengths`. For packed documents they are the bounds of
+    each query's document; `Sequences` computes these from offsets. Left padding is
+    Interval(padding, None).
     """
 
     start: Any = None
@@ -176,10 +178,10 @@ class Interval(Mask):
 class Lengths(Mask):
     """The first n keys: key j is attended if j < n.
 
-    n: whole numbers of any integer or float type, of shape () or (B,) against the first leading
-    dimension, or (B, T_q), or anything that broadcasts to (*lead, T_q). Above T_k means all,
-    negative none. Others are refused where their values are known. On accelerators and in compiled
-    programs values are unknown: there fractions are rounded up, and NaN means none.
+    n: whole numbers of any integer or float type. Shapes: (); (B,), with B the first leading
+    dimension; (B, T_q); or any that broadcasts to (*lead, T_q). A number above T_k means all keys,
+    a negative one none. Known fractions and NaN raise ValueError. On accelerators and in compiled
+    programs values are unknown: fractions are then rounded up, and NaN means no key.
     """
 
     n: Any
@@ -194,10 +196,10 @@ class Lengths(Mask):
 class Window(Mask):
     """Keys from `left` before to `right` after the query's own position, both inclusive.
 
-    left, right: integers ≥ 0, None = unbounded. Query i stands at key position i + offset
-    (align="start") or i + T_k − T_q + offset (align="end"). With T_q ≠ T_k one of `align` and
-    `offset` must be given. offset: an integer, or integers of shape () or (B,), as for a
-    preallocated cache.
+    left, right: integers ≥ 0, None = unbounded. The key position of query i is i + offset
+    (align="start") or i + T_k − T_q + offset (align="end"). T_q ≠ T_k needs `align` or `offset`.
+    offset: an integer, or integers of shape () or (B,), for example the length of a preallocated
+    cache.
     """
 
     left: int | None
@@ -214,7 +216,7 @@ class Window(Mask):
                 raise TypeError(f"{name} must be an integer ≥ 0 or None, got {shown(width)}.")
             if width is not None and width < 0:
                 raise ValueError(f"{name} must be ≥ 0, got {width}.")
-            if width is not None:  # NumPy's integers wrap around
+            if width is not None:  # NumPy's integers overflow
                 object.__setattr__(self, name, int(width))
         check_align(self.align)
 
@@ -229,7 +231,7 @@ class Window(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Causal(Mask):
-    """No key after the query's own position: Window(None, 0, align, offset)."""
+    """Keys up to the query's own position: Window(None, 0, align, offset)."""
 
     align: str | None = None
     offset: Any = None
@@ -250,16 +252,16 @@ class Causal(Mask):
 
 
 def parts(mask: Any) -> list[Mask]:
-    """List the masks that `&` made one of."""
+    """List the masks that `&` combined."""
     if isinstance(mask, All):
         return [part for one in mask.masks for part in parts(one)]
     return [] if mask is None else [as_mask(mask)]
 
 
 def as_mask(x: Any) -> Mask:
-    """Make anything but a mask object a mask: a boolean array.
+    """Return x if it is a mask object, else x as a boolean array, `Keep`.
 
-    Raises TypeError: the class of a mask.
+    Raises TypeError: x is the class of a mask.
     """
     if isinstance(x, type) and issubclass(x, Mask):
         raise TypeError(f"mask is the class {x.__name__}: make a mask of it, {x.__name__}(...).")

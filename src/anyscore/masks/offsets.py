@@ -1,4 +1,4 @@
-"""Whole numbers of a mask, offsets among them: checked where their values are known."""
+"""Checks of a mask's whole numbers, offsets among them, where their values are known."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from anyscore.ops.checks import shown
 
 
 def check_integer_vector(x: Any, name: str) -> np.ndarray[Any, Any] | None:
-    """Check that x is one axis of integers; give its values, None if they are not known."""
+    """Check that x is one axis of integers; return its values (n,), None if they are unknown."""
     kind = framework(x)
     if kind is None and not isinstance(x, list | tuple):
-        if type(x) is object:  # which stands for a tensor, in a tree
+        if type(x) is object:  # the placeholder of a tensor in a tree
             return None
         raise TypeError(f"{name} is {shown(x)} ({type(x).__name__}), expected integers (n,).")
     xp = load(kind or "numpy")
@@ -29,7 +29,7 @@ def check_integer_vector(x: Any, name: str) -> np.ndarray[Any, Any] | None:
 def check_whole(xp: Ops, x: Any, name: str) -> None:
     """Check that floats are whole numbers, or infinite.
 
-    Raises ValueError: one is not, and is known.
+    Raises ValueError: a known number is a fraction or NaN.
     """
     known = concrete_values(xp, x)
     others = [] if known is None else known[known != np.rint(known)]
@@ -40,7 +40,7 @@ def check_whole(xp: Ops, x: Any, name: str) -> None:
 
 
 def concrete_values(xp: Ops, x: Any) -> np.ndarray[Any, Any] | None:
-    """Return the values of an array; None where it is traced, or not in this machine's memory."""
+    """Return the values of an array; None if it is traced, or not in this machine's memory."""
     if xp.is_tracing():
         return None
     try:
@@ -50,11 +50,11 @@ def concrete_values(xp: Ops, x: Any) -> np.ndarray[Any, Any] | None:
 
 
 def check_offsets(name: str, offsets: np.ndarray[Any, Any] | None, hint: str) -> None:
-    """Check that offsets begin with 0 and never fall, where their values are known.
+    """Check that offsets begin with 0 and never fall; None, for unknown values, passes.
 
-    hint: what to pass instead.
+    hint: the end of the message, the argument to pass instead.
 
-    Raises ValueError: they do not.
+    Raises ValueError: they do not begin with 0, or fall.
     """
     if offsets is None:
         return

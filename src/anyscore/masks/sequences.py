@@ -27,19 +27,19 @@ class Sequences(Mask):
     cu_seqlens_k[s + 1] − 1, as in `torch.nn.attention.varlen.varlen_attn`.
 
     Args:
-        cu_seqlens_q: (sequences + 1,), integers, from 0 to T_q, never falling: cumulative lengths.
-        cu_seqlens_k: the same of keys, from 0 to T_k; None if they are those of the queries.
+        cu_seqlens_q: (sequences + 1,), cumulative lengths: integers that never fall, from 0 to T_q.
+        cu_seqlens_k: the same for keys, from 0 to T_k; None if keys share the offsets of queries.
 
-    Beside it, other masks count within each sequence: the positions and alignment of `Causal` and
-    `Window`, and `Lengths` and `Interval`, whose numbers may be (sequences,). Boolean arrays and
-    `Keys` are of packed tokens. The sequences are those of all leading dimensions.
+    Masks combined with `Sequences` count within each sequence: positions and alignment of `Causal`
+    and `Window`, and numbers of `Lengths` and `Interval`, which may be (sequences,). Boolean arrays
+    and `Keys` have the axes of packed tokens. All leading dimensions share the sequences.
 
     Raises:
-        TypeError: not integers, or not of rank 1.
-        ValueError: offsets that do not begin with 0, that fall, that do not end with the number of
-            tokens, or of another number of sequences. Values are checked where they are in this
-            machine's memory and not traced; where they are not, tokens after the last offset
-            belong to no sequence: they attend nothing, and nothing attends them.
+        TypeError: offsets are not integers, or not of rank 1.
+        ValueError: offsets do not begin with 0, fall, or do not end with the number of tokens; the
+            two offsets count different numbers of sequences. Values are checked unless they are
+            traced or on an accelerator. Unchecked tokens after the last offset belong to no
+            sequence: no query attends them, and they attend no key.
 
     >>> import numpy as np
     >>> from anyscore import Sequences, attention
@@ -62,7 +62,7 @@ class Sequences(Mask):
                 counts[name] = len(x) if isinstance(x, list | tuple) else getattr(x, "shape", "?")
         counts = {name: n if isinstance(n, int) else n[0] for name, n in counts.items() if n != "?"}
         for name, n in counts.items():
-            if n == 0:  # also where values are traced
+            if n == 0:  # also for traced values
                 raise ValueError(f"{name} must begin with 0, got no entry: {_CUMULATIVE}")
         if len(set(counts.values())) > 1:
             raise ValueError(
@@ -71,7 +71,7 @@ class Sequences(Mask):
             )
 
     def context(self, call: MaskContext) -> MaskContext:
-        """Return the call with the places of its queries."""
+        """Return the call with the packed positions of its queries."""
         if call.packed is not None:
             raise ValueError("two masks are Sequences: intersect their offsets, or leave one out.")
         offsets = {"cu_seqlens_q": (self.cu_seqlens_q, call.queries, "queries")}
@@ -98,7 +98,8 @@ class Sequences(Mask):
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to the interval of the keys of each query's sequence.
 
-        Raises TypeError, ValueError: offsets of another framework, or of other tokens.
+        Raises TypeError, ValueError: the offsets are of another framework, or do not fit the
+        tokens.
         """
         call = self.context(call) if call.packed is None else call
         return call.lowered(call.of_packed("first_key"), call.of_packed("last_key"))

@@ -2,8 +2,8 @@
 
     biases, edge_biases    objects and tensors that are added to scores, lowered for one call
     sinks                  one more logit without a value
-    normalizers            what makes weights of scores: the softmax, and three others
-    dropout                which weights are kept, by a counter: the same in every framework
+    normalizers            functions from scores to weights: the softmax, and three others
+    dropout                the dropout mask, from a counter: the same in every framework
 
 Imports `ops` and `masks`. Start with `normalizers`.
 """

@@ -1,8 +1,8 @@
-"""Biases: what is added to the score of each query and key, with a gradient.
+"""Biases: numbers added to the score of each query and key, with gradients.
 
     s = φ(score(q, k) + bias_ij) + bias_after_ij
 
-A bias is a tensor, or an object that says it of positions. Of an object there is never a matrix:
+A bias is a tensor, or an object that computes it from positions. An object never becomes a matrix:
 kernels read one number for each diagonal j − i.
 """
 
@@ -19,14 +19,15 @@ from anyscore.ops.checks import Sizes, broadcasts, check_devices, find_framework
 from anyscore.ops.pytrees import register_pytrees, tree
 
 MAX_POSITION = 2**30
-"""The farthest position that queries may start at; distances then fit 32 bits."""
+"""The largest offset of queries; all distances then fit 32 bits."""
 
 
 class LoweredBias(NamedTuple):
     """A bias lowered for one call.
 
-    array: (..., T_q, T_k); or of diagonals (..., 1, T_q + T_k − 1), entry j − i + T_q − 1, at least
-    one. after: whether it is added after the outer function.
+    array: (..., T_q, T_k); or (..., 1, max(T_q + T_k − 1, 1)) of diagonals, with the bias of i and
+    j in entry j − i + T_q − 1. diagonal: whether `array` holds diagonals. after: whether the bias
+    is added after the outer function.
     """
 
     array: Array
@@ -34,7 +35,7 @@ class LoweredBias(NamedTuple):
     after: bool
 
     def matrix(self, xp: Ops, queries: int, keys: int, rows: Sequence[int] | None = None) -> Array:
-        """Return the bias as (..., T_q, T_k), or of diagonals some rows of that."""
+        """Return the bias (..., T_q, T_k); rows: of diagonals, the rows to return, None for all."""
         if not self.diagonal:
             return self.array
         i, j, last = xp.arange(queries, self.array), xp.arange(keys, self.array), queries - 1
@@ -48,8 +49,8 @@ class LoweredBias(NamedTuple):
 class Bias:
     """A bias of relative positions, a tree of its tensors in PyTorch and JAX.
 
-    Query i stands at key position i + offset (align="start") or i + T_k − T_q + offset
-    (align="end"); with T_q ≠ T_k one of the two must be given. offset: an integer, or a tensor ().
+    The key position of query i is i + offset (align="start") or i + T_k − T_q + offset
+    (align="end"). T_q ≠ T_k needs `align` or `offset`. offset: an integer, or a tensor ().
     """
 
     static: ClassVar[tuple[str, ...]] = ()
@@ -71,7 +72,7 @@ class Bias:
 
     def tensors(self) -> dict[str, Array]:
         """Map field names to the fields that are tensors."""
-        fields = vars(self).items()  # of which torch.compile cannot ask a word whose it is
+        fields = vars(self).items()  # torch.compile cannot trace `framework` of a string
         return {n: x for n, x in fields if n not in self.static and framework(x) is not None}
 
     def map(self, function: Callable[[Array], Array]) -> Any:
@@ -81,12 +82,12 @@ class Bias:
     def values_at(self, xp: Ops, distances: Array, heads: int | None) -> Array:
         """Return the bias (..., n) of distances (n,), integers: key minus query position.
 
-        heads: how many query heads there are, None where there is no such axis.
+        heads: the number of query heads, None without an axis of heads.
         """
         raise NotImplementedError
 
     def lower(self, xp: Ops, query: Array, sizes: Sizes) -> Array:
-        """Return the bias of diagonals, (..., 1, T_q + T_k − 1)."""
+        """Return one number for each diagonal, (..., 1, max(T_q + T_k − 1, 1))."""
         queries, keys = sizes.queries, sizes.keys
         check_aligned(self, queries, keys)
         shift = keys - queries if self.align == "end" else 0
@@ -108,11 +109,14 @@ class Bias:
 class Relative(Bias):
     """One learned number for each distance j − i, or bucket of distances, and head.
 
-    table: (2R + 1,) or (heads, 2R + 1), entry R + clip(j − i, −R, R): Shaw et al. 2018, section
-    3.2, as a bias. With buckets="t5" the columns are buckets: half of them (all, and only of keys
-    that are not after the query, without `bidirectional`) count each distance, the first ones by
-    itself, the others as ranges that grow to `max_distance`: Raffel et al. 2020 (T5), section 2.1.
-    The table of a T5 model is its `relative_attention_bias.weight`, transposed.
+    table: (2R + 1,) or (heads, 2R + 1). The bias is entry R + clip(j − i, −R, R): Shaw et al. 2018,
+    section 3.2, as a bias.
+
+    With buckets="t5" the columns are buckets of distances: Raffel et al. 2020 (T5), section 2.1.
+    One half is for keys up to the query, the other for keys after it. Without `bidirectional` all
+    buckets are for keys up to the query, and later keys have distance 0. The first half of these
+    buckets holds one distance each, the others ranges that grow up to `max_distance`. The table of
+    a T5 model is its `relative_attention_bias.weight`, transposed.
     """
 
     table: Array
@@ -137,8 +141,8 @@ class Relative(Bias):
             half = shape[-1] // (2 if self.bidirectional else 1) // 2
             if half < 1 or self.max_distance <= half:
                 raise ValueError(
-                    f"max_distance={self.max_distance} must be > {half}, what {shape[-1]} buckets "
-                    "count one by one, of which there must be some."
+                    f"max_distance={self.max_distance} must be > {half}, the number of buckets of "
+                    f"one distance among {shape[-1]}; at least one is needed."
                 )
 
     def values_at(self, xp: Ops, distances: Array, heads: int | None) -> Array:
@@ -151,7 +155,7 @@ class Relative(Bias):
         return xp.take(self.table, index)
 
     def _buckets(self, xp: Ops, distances: Array, columns: int) -> Array:
-        """Return the bucket of each distance."""
+        """Return the bucket (n,) of each distance (n,)."""
         dtype, bucket = xp.index_dtype(), 0 * distances
         back = -distances
         if self.bidirectional:
@@ -166,7 +170,7 @@ class Relative(Bias):
 
 
 def _range_starts(near: int, columns: int, end: int) -> list[int]:
-    """List where each bucket of more than one distance starts, exactly.
+    """List the exact first distance of each bucket that holds a range.
 
     Distance n ≥ near is in bucket near + ⌊(columns − near) log(n / near) / log(end / near)⌋.
     """
@@ -184,8 +188,8 @@ def _range_starts(near: int, columns: int, end: int) -> list[int]:
 class ALiBi(Bias):
     """−slope · |i − j|: Press et al. 2022 (Train Short, Test Long), section 3.
 
-    slopes: (heads,) or (), learned or not; None for those of the paper, 2^(−8 h / heads) for head
-    h = 1 … heads, and where heads is no power of 2, those in between as its authors' code has them.
+    slopes: (heads,) or (), learned or not. None takes the paper's slopes, 2^(−8 h / heads) for head
+    h = 1 … heads. If heads is no power of 2, slopes in between follow the authors' code.
     """
 
     slopes: Any = None
@@ -224,7 +228,7 @@ def lower_biases(
 ) -> tuple[LoweredBias, ...]:
     """Check biases and lower them for a call; has_diagonals: see `LoweredMask`.
 
-    Raises TypeError, ValueError: one is no bias, or does not fit the call.
+    Raises TypeError, ValueError: `bias` or `bias_after` is no bias, or does not fit the call.
     """
     given = ("bias", bias, False), ("bias_after", bias_after, True)
     for name, x, _ in given:
@@ -268,6 +272,6 @@ def _lower(xp: Ops, bias: Any, name: str, query: Array, sizes: Sizes, after: boo
         if not broadcasts(shape, full):
             raise ValueError(f"{name} has shape {shape}, expected what broadcasts to {full}.")
         array = xp.broadcast_to(array, (*shape[:-2], *full[-2:]))
-    if xp.dtype(array) == "float64" != accumulation(xp.dtype(query)):  # as NumPy makes numbers
+    if xp.dtype(array) == "float64" != accumulation(xp.dtype(query)):  # NumPy's default dtype
         array = xp.astype(array, "float32")
     return LoweredBias(array, is_object, after)

@@ -2,7 +2,7 @@
 
 Weight (batch·head n, row i, column j) is kept if word j mod 4 of Philox4x32-10, at counter
 (⌊j/4⌋, i, n mod 2³², ⌊n/2³²⌋) under the 64-bit key `seed`, is at least p·2³². n counts the leading
-dimensions of the output in row-major order. Nothing is stored: the backward asks again.
+dimensions of the output in row-major order. No mask is stored: the backward computes it again.
 
 Source: Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3, section 3.3.
 """
@@ -18,7 +18,7 @@ _WEYL = 0x9E3779B9, 0xBB67AE85
 
 
 def philox(xp: Ops, counter: list[Array], key: tuple[Array, Array]) -> list[Array]:
-    """Four random 32-bit words for each counter of four words."""
+    """Return four random 32-bit words for each counter of four words."""
     c0, c1, c2, c3 = counter
     k0, k1 = key
     for _ in range(10):
@@ -30,14 +30,14 @@ def philox(xp: Ops, counter: list[Array], key: tuple[Array, Array]) -> list[Arra
 
 
 def last_dropped(p: float) -> int:
-    """The largest word whose weight is dropped."""
+    """Return the largest word whose weight is dropped."""
     return min(math.ceil(p * 2.0**32), 2**32) - 1
 
 
 def dropout_mask(
     xp: Ops, seed: Array, p: float, lead: tuple[int, ...], queries: int, keys: int
 ) -> Array:
-    """Boolean (*lead, queries, keys), True with probability 1 − p. seed: made by `xp.seed`."""
+    """Return booleans (*lead, queries, keys), True with probability 1 − p. seed: of `xp.seed`."""
     quads = -(-keys // 4)
     sizes = math.prod(lead), queries, quads
 

@@ -1,4 +1,4 @@
-"""Biases over the edges of a graph: one number for each, the caller's or made of its terms."""
+"""Biases over the edges of a graph: one number per edge, from the caller or from its terms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def biases_of_edges(
 ) -> tuple[LoweredBias, ...]:
     """Check biases (..., E) of the edges of a call and lower them, to (..., 1, E).
 
-    Raises TypeError, ValueError: one is none, or does not fit the call.
+    Raises TypeError, ValueError: `bias` or `bias_after` is no tensor, or does not fit the call.
     """
     given = {"bias": bias, "bias_after": bias_after}
     for name, x in given.items():
@@ -40,7 +40,7 @@ def biases_of_edges(
 def biases_of_terms(
     xp: Ops, edges: LoweredEdges, score: Any, biases: tuple[LoweredBias, ...]
 ) -> tuple[LoweredBias, ...]:
-    """Add terms · key_weight, where a score has one, to the biases before an outer function."""
+    """Return biases with terms · key_weight added before an outer function, if the score has it."""
     key_weight = getattr(score, "key_weight", None)
     if edges.terms is None or key_weight is None:
         return biases

@@ -1,19 +1,19 @@
-"""Normalizers make weights of scores: the softmax, and three that may stand in its place.
+"""Normalizers turn scores into weights: the softmax, and three alternatives.
 
     softmax    w_j = e^s_j / Σ_l e^s_l
     sigmoid    w_j = 1 / (1 + e^−(s_j + β))        β = −log n, where n keys are attended
-    sparsemax  w_j = max(s_j − τ, 0)               with the τ for which Σ_j w_j = 1
+    sparsemax  w_j = max(s_j − τ, 0)               τ such that Σ_j w_j = 1
     entmax15   w_j = max(s_j / 2 − τ, 0)²          likewise
 
-each over the attended keys; others have weight 0, and so has a row without any. Sparsemax and
-entmax15 give weight 0 to scores far below the largest.
+each over the attended keys. Masked keys have weight 0, and so has a row without attended keys. With
+sparsemax and entmax15 scores far below the largest have weight 0 too.
 
-Which entries have weight decides all of τ: it is found without derivatives, by bisection, and τ is
-then solved for, so that derivatives of every order are exact.
+The set of entries with weight determines the formula of τ. Bisection finds this set without
+derivatives. τ then follows from the entries in the set, so derivatives of every order are exact.
 
 Sources: Ramapuram et al. 2024, "Theory, Analysis, and Best Practices for Sigmoid Self-Attention";
 Martins & Astudillo 2016, "From Softmax to Sparsemax"; Peters, Niculae & Martins 2019, "Sparse
-Sequence-to-Sequence Models", which has the bisection and the solution of entmax15.
+Sequence-to-Sequence Models" (bisection and solution of entmax15).
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ from anyscore.ops.pytrees import register_pytrees, tree
 class Sigmoid:
     """The sigmoid as a normalizer: w_j = 1 / (1 + e^−(s_j + β)).
 
-    bias: β, a number. By default −log n of each query, where n keys are attended: so scores of 0
-    give weights that sum to about 1 at any length, and padding changes nothing. Ramapuram et al.
-    2024 take one number for all queries, −log of the length of the sequence.
+    bias: β, a number; None takes −log n for a query with n attended keys. With the default, scores
+    of 0 have weights with a sum of about 1 at any length, and padding has no effect. Ramapuram et
+    al. 2024 take one number for all queries, −log of the length of the sequence.
 
     Raises TypeError, ValueError: the bias is not a finite number.
 
@@ -58,7 +58,7 @@ class Sigmoid:
             raise TypeError(f"bias must be a number, or None for −log n, got {shown(self.bias)}.")
         if not math.isfinite(self.bias):
             raise ValueError(f"bias must be finite, got {self.bias}.")
-        object.__setattr__(self, "bias", float(self.bias))  # files take no numbers of NumPy
+        object.__setattr__(self, "bias", float(self.bias))  # files take no NumPy numbers
 
 
 Normalizer: TypeAlias = str | Sigmoid
@@ -68,9 +68,9 @@ POWERS = {"sparsemax": 1, "entmax15": 2}
 
 
 def as_normalizer(x: Any) -> Normalizer:
-    """Return the normalizer of a name, `Sigmoid` by its class; or an instance of that as it is.
+    """Return a normalizer: `Sigmoid()` for "sigmoid", any other name and a `Sigmoid` unchanged.
 
-    Raises TypeError, ValueError: x is none.
+    Raises TypeError, ValueError: x is no normalizer.
     """
     if isinstance(x, Sigmoid):
         return x
@@ -84,10 +84,10 @@ def as_normalizer(x: Any) -> Normalizer:
 
 
 def check_normalizer(x: Any, *, sink: Any = None, return_lse: bool = False) -> None:
-    """Check a normalizer, and that it can give what is asked of it.
+    """Check a normalizer, and its support of a sink and of the log-sum-exp.
 
-    Raises TypeError, ValueError: x is none; or a sink or the log-sum-exp is asked of another than
-    the softmax.
+    Raises TypeError, ValueError: x is no normalizer; or x is not the softmax, with a sink or
+    return_lse.
     """
     normalizer = as_normalizer(x)
     if normalizer == "softmax":
@@ -108,32 +108,32 @@ def check_normalizer(x: Any, *, sink: Any = None, return_lse: bool = False) -> N
 
 
 def is_shift_invariant(normalizer: Normalizer) -> bool:
-    """Return whether a number added to all scores of a query leaves its weights as they are."""
+    """Return whether weights stay the same when one number is added to all scores of a query."""
     return not isinstance(normalizer, Sigmoid)
 
 
 class LastAxis:
-    """Scores (..., T_q, T_k), and what is made of those of each query."""
+    """Reductions of scores (..., T_q, T_k) over the keys of each query."""
 
     def __init__(self, xp: Ops) -> None:
         self.xp = xp
 
     def sum(self, x: Array) -> Array:
-        """Return the sum (..., T_q) of numbers x that lie as the scores."""
+        """Return the sums (..., T_q) of x, an array of the shape of the scores."""
         return self.xp.sum(x, axis=-1)
 
     def max(self, x: Array) -> Array:
-        """Return the largest (..., T_q), −∞ of a query without scores."""
+        """Return the maxima (..., T_q), −∞ for a query without scores."""
         if not self.xp.shape(x)[-1]:
             return self.xp.sum(x, axis=-1) - math.inf
         return self.xp.max(x, axis=-1)
 
     def align_with_scores(self, x: Array) -> Array:
-        """Return numbers (..., T_q) of queries as they meet the scores."""
+        """Return x (..., T_q) in a shape that broadcasts against the scores."""
         return x[..., None]
 
     def count_attended(self, s: Array, mask: Array | None) -> Array:
-        """Return how many scores of each query are attended (..., T_q), in the dtype of s."""
+        """Return the number of attended keys of each query, (..., T_q), in the dtype of s."""
         xp = self.xp
         attended = xp.where(s == s, 1.0, 1.0)
         if mask is not None:
@@ -142,13 +142,16 @@ class LastAxis:
 
 
 Rows: TypeAlias = LastAxis | LoweredEdges
-"""How the scores of each query lie among all scores."""
+"""The layout of scores: a matrix, or one number for each edge."""
 
 
 def normalize(
     xp: Ops, normalizer: Normalizer, s: Array, mask: Array | None, rows: Rows | None = None
 ) -> Array:
-    """Weights of scores s, −∞ where masked; mask: boolean, or None. rows: as of `softmax`."""
+    """Return the weights of scores s, −∞ where masked.
+
+    mask: boolean, or None. rows: see `softmax`.
+    """
     if isinstance(normalizer, str) and normalizer in POWERS:
         return sparse(xp, s, POWERS[normalizer])
     return softmax_or_sigmoid(xp, normalizer, s, mask, rows)[0]
@@ -157,22 +160,22 @@ def normalize(
 def softmax_or_sigmoid(
     xp: Ops, normalizer: Normalizer, s: Array, mask: Array | None, rows: Rows | None = None
 ) -> tuple[Array, Array]:
-    """Weights of scores s, −∞ where masked, and statistics (..., 2, T_q), by the normalizer."""
+    """Return the weights of scores s, −∞ where masked, and statistics (..., 2, T_q)."""
     if isinstance(normalizer, Sigmoid):
         return sigmoid(xp, s, mask, normalizer.bias, rows)
     return softmax(xp, s, mask, rows)
 
 
 def softmax(xp: Ops, s: Array, mask: Array | None, rows: Rows | None = None) -> tuple[Array, Array]:
-    """Weights of the scores s of each query, and their statistics (..., 2, T_q).
+    """Return the weights of scores s, and the statistics (..., 2, T_q) of each query, m and l.
 
         m_i = max_j s_ij     l_i = log Σ_j e^(s_ij − m_i)     weights_ij = e^((s_ij − m_i) − l_i)
 
-    m + l is the log-sum-exp. As one number it would round l away where m is large: in float32 the
-    log-sum-exp of four scores of −1e9 is that of one. m has no derivative, l has all of them. A row
-    without entries gives weights of 0, m = −∞ and l = 0.
+    m + l is the log-sum-exp. A single number for the sum would lose l to rounding if m is large. In
+    float32 the log-sum-exp of four scores of −1e9 equals the log-sum-exp of one. m has no
+    derivative, l has all of them. A row without entries has weights of 0, m = −∞ and l = 0.
 
-    s: scores, −∞ where masked. rows: how the scores of a query lie; by default (..., T_q, T_k).
+    s: scores, −∞ where masked. rows: the layout of the scores; None for (..., T_q, T_k).
     """
     rows = LastAxis(xp) if rows is None else rows
     top = _finite(xp, rows.max(s))
@@ -187,16 +190,16 @@ def softmax(xp: Ops, s: Array, mask: Array | None, rows: Rows | None = None) -> 
 
 
 def stats_of(xp: Ops, most: Array, log_sum: Array) -> Array:
-    """Statistics (..., 2, T_q) of m and l, each (..., T_q)."""
+    """Return the statistics (..., 2, T_q) from m and l, each (..., T_q)."""
     return xp.concat([most[..., None, :], log_sum[..., None, :]], -2)
 
 
 def sigmoid(
     xp: Ops, s: Array, mask: Array | None, bias: float | None, rows: Rows | None = None
 ) -> tuple[Array, Array]:
-    """Weights 1 / (1 + e^−(s + β)), and statistics (..., 2, T_q): −β, and 0.
+    """Return the weights 1 / (1 + e^−(s + β)), and statistics (..., 2, T_q): −β, and 0.
 
-    s: scores, −∞ where masked. bias: see `Sigmoid`. rows: as of `softmax`.
+    s: scores, −∞ where masked. bias: see `Sigmoid`. rows: see `softmax`.
     """
     rows = LastAxis(xp) if rows is None else rows
     n = rows.count_attended(s, mask)
@@ -207,29 +210,29 @@ def sigmoid(
 
 
 def logistic(xp: Ops, x: Array) -> Array:
-    """1 / (1 + e^−x), with derivatives wherever x is a number or ±∞."""
+    """Return 1 / (1 + e^−x), with derivatives at every number and at ±∞."""
     x = xp.where(x > _LARGE, _LARGE, x)
-    # A softmax of x and 0; what both are taken relative to cancels.
+    # A softmax of x and 0: subtracting their maximum from both changes nothing.
     top = xp.stop_gradient(xp.maximum(x, 0.0))
     e = xp.exp(x - top)
     return e / (e + xp.exp(-top))
 
 
 _LARGE = 1e4
-"""The sigmoid of this number is 1 in every dtype."""
+"""A number whose sigmoid rounds to 1 in every dtype."""
 
 
 def sparse(xp: Ops, s: Array, power: int) -> Array:
-    """Weights max(s / power − τ, 0)^power that sum to 1, 0 where s is −∞; see `POWERS`.
+    """Return the weights max(s / power − τ, 0)^power with sum 1, 0 where s is −∞; see `POWERS`.
 
-    Of the k entries that have weight, with mean m and squared deviations that sum to v,
+    k entries have weight; m is their mean, and v the sum of their squared deviations. Then
     τ = m − 1 / k for power 1 and τ = m − √((1 − v) / k) for power 2.
     """
     rows = LastAxis(xp)
     z = (s - rows.align_with_scores(_finite(xp, rows.max(s)))) / power
     fixed = xp.stop_gradient(z)
     tau = threshold(xp, fixed, power)
-    has_weight = xp.logical_not(fixed <= tau)  # as NaN has, which so reaches all of its row
+    has_weight = xp.logical_not(fixed <= tau)  # true of NaN, which so reaches its whole row
     k = xp.sum(xp.astype(has_weight, xp.dtype(z)), axis=-1, keepdims=True)
     k = xp.maximum(k, 1.0)
     z = xp.where(has_weight, z, 0.0)
@@ -240,14 +243,14 @@ def sparse(xp: Ops, s: Array, power: int) -> Array:
         deviations = xp.where(has_weight, z - mean, 0.0)
         tau = mean - xp.sqrt((1 - xp.sum(deviations**2, axis=-1, keepdims=True)) / k)
     weights = xp.where(has_weight, (z - tau) ** power, 0.0)
-    return xp.where(s == -math.inf, 0.0, weights)  # in a row of NaN too
+    return xp.where(s == -math.inf, 0.0, weights)  # also in a row of NaN
 
 
 def threshold(xp: Ops, z: Array, power: int) -> Array:
-    """The τ (..., 1) for which Σ_j max(z_j − τ, 0)^power = 1, by bisection.
+    """Return τ (..., 1) such that Σ_j max(z_j − τ, 0)^power = 1, by bisection.
 
-    z: without derivatives, 0 the largest of each row, −∞ where masked. What lies within rounding of
-    τ has weight or not, which makes no difference.
+    z: without derivatives, with the maximum 0 in each row, −∞ where masked. Entries within rounding
+    of τ may count as having weight or not; the difference is below rounding.
     """
     low = xp.sum(0 * xp.where(z == -math.inf, 0.0, z), axis=-1, keepdims=True) - 1
     width = 1.0
@@ -260,6 +263,6 @@ def threshold(xp: Ops, z: Array, power: int) -> Array:
 
 
 def _finite(xp: Ops, top: Array) -> Array:
-    """Return the largest scores without derivatives; 0 in a row without entries."""
+    """Return the maxima without derivatives; 0 for a row without entries."""
     top = xp.stop_gradient(top)
     return xp.where(top == -math.inf, 0.0, top)

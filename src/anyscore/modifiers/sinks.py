@@ -1,13 +1,12 @@
-"""A sink: one more logit, which takes weight and gives no value.
+"""A sink: one more logit in the softmax, which takes weight and has no value.
 
     weights_ij = e^s_ij / (e^sink + Σ_l e^s_il)      over the attended keys l
 
-With the log-sum-exp lse_i of the scores alone that is the softmax of the scores times
-e^lse_i / (e^lse_i + e^sink), for the output as for the weights: no kernel has to know of it.
-`apply_sink` multiplies by it.
+Let lse_i be the log-sum-exp of the scores alone. A sink multiplies weights and output by the factor
+e^lse_i / (e^lse_i + e^sink). `apply_sink` does so, and kernels compute without a sink.
 
-Source: Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks", section 3.3;
-learned for each head: OpenAI 2025, gpt-oss; fixed at 0: Miller 2023, "Attention is Off By One".
+Source: Xiao et al. 2023, "Efficient Streaming Language Models with Attention Sinks", section 3.3.
+Learned for each head: OpenAI 2025, gpt-oss. Fixed at 0: Miller 2023, "Attention is Off By One".
 """
 
 from __future__ import annotations
@@ -25,10 +24,10 @@ from anyscore.ops.checks import Sizes, broadcasts, check_devices, find_framework
 def check_sink(xp: Ops, sink: Any, query: Array, sizes: Sizes) -> None:
     """Check that a sink is a number, or a tensor on the device of the query.
 
-    A tensor broadcasts to the leading dimensions (..., heads) of the output: (heads,) has one
-    number for each query head, (batch, heads) one of each entry of a batch too.
+    A tensor must broadcast to the leading dimensions (..., heads) of the output. (heads,) differs
+    between query heads, (batch, heads) also between batch entries.
 
-    Raises TypeError, ValueError: it is not, or does not.
+    Raises TypeError, ValueError: the sink is no finite number or tensor, or does not broadcast.
     """
     if framework(sink) is None:
         if isinstance(sink, bool) or not isinstance(sink, Real):
@@ -50,9 +49,9 @@ def check_sink(xp: Ops, sink: Any, query: Array, sizes: Sizes) -> None:
 
 
 def check_finite(sink: Any, dtype: str = "float64") -> None:
-    """Check that a sink which is a number is finite, also in a dtype.
+    """Check that a number given as a sink is finite, also in a dtype.
 
-    Raises ValueError: it is not.
+    Raises ValueError: the number is infinite or NaN.
     """
     if not abs(sink) < (1e308 if dtype == "float64" else 1e38):
         where = "" if sink != sink or sink in (math.inf, -math.inf) else f" in {dtype}"
@@ -63,11 +62,11 @@ def apply_sink(
     xp: Ops, sink: Any, stats: Array, align: Callable[[Array], Array],
     output: Array | None = None, weights: Array | None = None, log_weights: Array | None = None,
 ) -> tuple[Array, Array | None, Array | None, Array | None]:  # fmt: skip
-    """Give a sink its share of the weights: here, and only here, its gradient arises.
+    """Apply a sink to the results of a call without it; only here a sink gets its gradient.
 
-    stats: of the scores alone, (..., 2, T_q) as of `normalizers.softmax`. align: numbers (..., T_q)
-    → the same so that they broadcast against scores. output (..., T_q, d_v), weights and their
-    logarithms: without the sink; None where they are not asked for.
+    stats: (..., 2, T_q) of the scores alone, as `normalizers.softmax` returns them. align: function
+    of numbers (..., T_q) that returns them broadcastable against the scores. output (..., T_q,
+    d_v), weights, log_weights: without the sink; None if not requested.
 
     Returns (stats, output, weights, log_weights), with the sink.
     """
@@ -82,10 +81,10 @@ def apply_sink(
 
 
 def with_sink(xp: Ops, sink: Any, stats: Array) -> tuple[Array, Array, Array]:
-    """Return e^lse / (e^lse + e^sink) and its logarithm, each (..., T_q), and statistics with it.
+    """Return e^lse / (e^lse + e^sink), its logarithm, each (..., T_q), and stats with the sink.
 
-    stats: of the scores alone, (..., 2, T_q) as of `normalizers.softmax`. A query without scores
-    has a share of 0, and the sink as its log-sum-exp.
+    stats: (..., 2, T_q) of the scores alone, as `normalizers.softmax` returns them. A query without
+    scores has the factor 0, and the sink as its log-sum-exp.
     """
     most, log_sum = stats[..., 0, :], stats[..., 1, :]
     if framework(sink):

@@ -1,8 +1,9 @@
 """The few array operations that the mathematics needs, one small file per framework.
 
-`find(*tensors)` gives the namespace of the framework that the tensors belong to, found by their
-type and imported on demand: NumPy code never imports PyTorch. Arithmetic, comparisons, `.shape` and
-indexing with `None` and `...` are common to all frameworks and used as they are; the rest is `Ops`.
+`load(framework(x))` returns the operations of a tensor's framework. `framework` looks at the type
+alone, and `load` imports on demand: NumPy code never imports PyTorch. Arithmetic, comparisons,
+`.shape` and indexing with `None` and `...` are common to all frameworks; `Ops` has the other
+operations.
 """
 
 from __future__ import annotations
@@ -20,7 +21,9 @@ FRAMEWORKS = {
     "tensorflow": "TensorFlow",
     "mxnet": "MXNet",
 }
-"""Module in which a framework's tensor types are defined, which names its files here → its name."""
+"""Top module of a framework's tensor types, also the name of its files here → the framework's
+name.
+"""
 _ALSO = {"jaxlib": "jax"}
 
 
@@ -30,28 +33,28 @@ class Ops(Protocol):
     __name__: str
 
     def is_tracing(self) -> bool:
-        """Return whether shapes may be symbols now."""
+        """Return whether shapes may be symbols in this call."""
 
     def index_dtype(self) -> str:
-        """Return the dtype of positions and lengths: int64, or what the framework has of it."""
+        """Return the dtype of positions and lengths: int64, or int32 without int64."""
 
     def array(self, x: Any, like: Array) -> Array:
         """Return x, a number, list, NumPy array or tensor, as a tensor on the device of `like`."""
 
     def copy(self, x: Array) -> Array:
-        """Return x in memory of its own, if x can be changed in place; with its graph."""
+        """Return x in new memory, with its graph, if x can be changed in place; else x."""
 
     def device(self, x: Array) -> Any:
-        """Return the device of x, as the framework names it; None where x fits any device."""
+        """Return the framework's name for the device of x; None if x fits any device."""
 
     def placement(self, x: Array) -> Any:
-        """Return what `device` and `layout_problem` depend on beside the type of x, hashable."""
+        """Return a hashable; `device` and `layout_problem` depend on it and on the type of x."""
 
     def layout_problem(self, x: Array) -> str | None:
-        """Return what x is instead of a plain dense array, and what to pass; None if x is one."""
+        """Return the layout of x with advice; None if x is a plain dense array."""
 
     def shape(self, x: Array) -> tuple[int, ...]:
-        """Return the shape of x; where lengths are unknown, with symbols."""
+        """Return the shape of x, with symbols for unknown lengths."""
 
     def dtype(self, x: Array) -> str:
         """Return the name of the dtype of x."""
@@ -60,13 +63,13 @@ class Ops(Protocol):
         """Return x in a dtype; x itself if it has that dtype."""
 
     def tensor(self, x: Array, like: Array) -> Array:
-        """Return an array that `array` or `arange` made as one that meets tensors like `like`."""
+        """Return a result of `array` or `arange` as an array that can be combined with `like`."""
 
     def arange(self, n: int, like: Array) -> Array:
         """Return 0 … n−1 in the index dtype, on the device of `like`."""
 
     def reshape(self, x: Array, shape: tuple[int, ...]) -> Array:
-        """Return x in another shape of as many entries."""
+        """Return x in another shape with the same number of entries."""
 
     def broadcast_to(self, x: Array, shape: tuple[int, ...]) -> Array:
         """Return x broadcast to a shape; the result is not to be written to."""
@@ -81,10 +84,10 @@ class Ops(Protocol):
         """Join arrays of one shape along a new axis."""
 
     def concat(self, xs: list[Array], axis: int) -> Array:
-        """Join arrays along an axis that they have."""
+        """Join arrays along an existing axis."""
 
     def where(self, condition: Array, x: Any, y: Any) -> Array:
-        """Return x where a condition holds and y elsewhere; both arrays or numbers."""
+        """Return x where a condition holds, else y; x and y are arrays or numbers."""
 
     def logical_and(self, x: Array, y: Array) -> Array:
         """Return the conjunction of booleans."""
@@ -135,7 +138,7 @@ class Ops(Protocol):
         """Return the greater of x and y, an array or a number."""
 
     def clip(self, x: Array, low: int, high: int) -> Array:
-        """Return x moved into [low, high]."""
+        """Return x clamped to [low, high]."""
 
     def sum(self, x: Array, axis: int, keepdims: bool = False) -> Array:
         """Return the sum of x over an axis."""
@@ -153,52 +156,52 @@ class Ops(Protocol):
         """Return the product of matrices; leading dimensions broadcast."""
 
     def cumsum(self, x: Array) -> Array:
-        """Sums along the last axis; of booleans, in the index dtype."""
+        """Return cumulative sums along the last axis; of booleans, in the index dtype."""
 
     def count(self, x: Array, n: int) -> Array:
-        """x (..., m) in [0, n) → (..., n), how often each number occurs in the last axis.
+        """Return the counts (..., n) of each number in [0, n) along the last axis of x (..., m).
 
-        Both are of the index dtype.
+        x and the counts are of the index dtype.
         """
 
     def take(self, x: Array, index: Array) -> Array:
-        """x (..., n) and index (..., m) → x[index] along the last axis; the others broadcast."""
+        """Return x[index] along the last axis: x (..., n), index (..., m); others broadcast."""
 
     def pick(self, x: Array, places: list[int], axis: int) -> Array:
-        """Return x at places along an axis, in their order."""
+        """Return x at the indices `places` along an axis, in their order."""
 
     def take_rows(self, x: Array, index: Array) -> Array:
         """Return rows x[..., index, :] of x (..., n, d), for index (m,): (..., m, d)."""
 
     def argsort(self, x: Array) -> Array:
-        """Return the order that sorts integers (n,); of equal ones the first comes first."""
+        """Return the permutation that sorts integers (n,); the sort is stable."""
 
     def segment_sum(self, x: Array, index: Array, n: int) -> Array:
-        """Sums (..., n, d) of the rows of x (..., m, d) that have each number of index (m,)."""
+        """Return sums (..., n, d): row k sums the rows of x (..., m, d) where index (m,) is k."""
 
     def segment_max(self, x: Array, index: Array, n: int) -> Array:
-        """The largest (..., n) of the numbers x (..., m) that have each number of index (m,).
+        """Return maxima (..., n): entry k of the numbers x (..., m) where index (m,) is k.
 
-        −∞ where none has; without derivatives.
+        Entries without numbers are −∞. The result has no derivatives.
         """
 
     def outside_inference(self) -> AbstractContextManager[Any]:
-        """Let what is made within be kept for later calls, which may record gradients."""
+        """Return a context for tensors that later calls keep, and that may record gradients."""
 
     def stop_gradient(self, x: Array) -> Array:
         """Return x without its derivatives."""
 
     def seed(self, x: Any, like: Array) -> Array:
-        """x, an integer or an integer tensor (), modulo 2⁶⁴, in a form that `words` takes."""
+        """Return x, an integer or an integer tensor (), modulo 2⁶⁴, in a form for `words`."""
 
     def words(self, x: Array) -> tuple[Array, Array]:
-        """Low and high 32-bit words of integers, in the dtype that the framework has for words."""
+        """Return the low and high 32-bit words of integers, in the framework's dtype for words."""
 
     def add_word(self, x: Array, n: int) -> Array:
-        """(x + n) mod 2³² of words x."""
+        """Return (x + n) mod 2³² for words x."""
 
     def multiply_words(self, x: Array, factor: int) -> tuple[Array, Array]:
-        """High and low words of x·factor, of words x."""
+        """Return the high and low words of x·factor, for words x."""
 
     def masked_scores(self, a: Array, b: Array, mask: Array) -> Array:
         """Return `masked.scores`, with derivatives that read nothing masked either."""
@@ -208,42 +211,42 @@ class Ops(Protocol):
 
 
 DTYPES = "float32", "float64", "bfloat16", "float16"
-"""What queries, keys and values may be."""
+"""The dtypes of queries, keys and values."""
 PLAIN = bool, int, float, list, tuple
-"""What is not a tensor but stands for one where an array is expected."""
+"""Types without a framework that array arguments accept."""
 
 
 def accumulation(dtype: str) -> str:
-    """The dtype that sums over this one are taken in: float64 stays, all else is float32."""
+    """Return the accumulation dtype: float64 for float64, float32 for any other."""
     return dtype if dtype == "float64" else "float32"
 
 
 def acc_dtype(xp: Ops, *xs: Array | None) -> str:
-    """Return the dtype that sums over these arrays are taken in, None left out."""
+    """Return the accumulation dtype of sums over these arrays; None is skipped."""
     wide = "float64" in [xp.dtype(x) for x in xs if x is not None]
     return "float64" if wide else "float32"
 
 
 def accumulated(xp: Ops, x: Array) -> Array:
-    """Return x in the dtype that sums over x are taken in."""
+    """Return x in its accumulation dtype."""
     return xp.astype(x, accumulation(xp.dtype(x)))
 
 
 def framework(x: object) -> str | None:
-    """The framework that a tensor belongs to, as a key of FRAMEWORKS; None for anything else."""
+    """Return the framework of a tensor, a key of FRAMEWORKS; None for anything else."""
     # torch.compile cannot see the class of a Parameter, nor the bases of a list.
     if hasattr(x, "__torch_function__"):
         return "torch"
     if x is None or isinstance(x, PLAIN):
         return None
-    if type(x).__module__ == "numpy":  # asked before all bases are, which takes 1 µs
+    if type(x).__module__ == "numpy":  # before the bases: these take 1 µs
         return "numpy"
     roots = (cls.__module__.partition(".")[0] for cls in type(x).__mro__)
     return next((name for name in (_ALSO.get(x, x) for x in roots) if name in FRAMEWORKS), None)
 
 
 def load(name: str) -> Ops:
-    """The operations of one framework, by its key in FRAMEWORKS."""
+    """Return the operations of a framework, by its key in FRAMEWORKS."""
     # Plain import statements: torch.compile follows them, but not importlib.
     if name == "torch":
         from anyscore.ops import torch as ops

@@ -1,4 +1,4 @@
-"""Checks of a call: every mistake is named here, before any work, in the same words."""
+"""Checks of a call: all frameworks raise the same errors, before any computation."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ IMPLS = ("auto", "reference", "fused", "separable")
 class Sizes:
     """The sizes of a call.
 
-    lead: the output's leading dimensions, heads last where there are any. queries, keys: T_q, T_k.
-    groups: query heads per key/value head, 1 unless key and value heads are fewer.
+    lead: the output's leading dimensions, heads last if any. queries, keys: T_q, T_k. groups: query
+    heads per key/value head, 1 unless key and value heads are fewer.
     """
 
     lead: tuple[int, ...]
@@ -29,19 +29,19 @@ class Sizes:
 
     @property
     def scores_shape(self) -> tuple[int, ...]:
-        """All sizes of the scores: (*lead, T_q, T_k)."""
+        """The shape of the scores: (*lead, T_q, T_k)."""
         return *self.lead, self.queries, self.keys
 
     @property
     def kv_lead(self) -> tuple[int, ...]:
-        """The leading dimensions that keys and values broadcast to."""
+        """The leading dimensions to which keys and values broadcast."""
         return (*self.lead[:-1], self.lead[-1] // self.groups) if self.groups > 1 else self.lead
 
 
 def find_framework(**tensors: Any) -> str:
-    """Find the one framework that all tensors belong to, a key of FRAMEWORKS.
+    """Return the common framework of all tensors, a key of FRAMEWORKS.
 
-    Raises TypeError: a tensor of none, or of another than the first.
+    Raises TypeError: a tensor is of no framework, or of another than the first.
     """
     kinds = {framework(x) for x in tensors.values()}
     kind = kinds.pop()
@@ -68,17 +68,17 @@ def _refuse_frameworks(tensors: dict[str, Any]) -> NoReturn:
 
 
 def check_size(**sizes: Any) -> None:
-    """Check sizes that a layer is made with: integers ≥ 1, or None.
+    """Check sizes of a layer: integers ≥ 1, or None.
 
-    Raises TypeError, ValueError: others.
+    Raises TypeError, ValueError: a size is neither.
     """
     check_integers(1, **{name: size for name, size in sizes.items() if size is not None})
 
 
 def check_integers(least: int, /, **integers: Any) -> None:
-    """Check integers that must not be below the least.
+    """Check that arguments are integers ≥ least.
 
-    Raises TypeError, ValueError: others.
+    Raises TypeError, ValueError: an argument is not.
     """
     for name, n in integers.items():
         if isinstance(n, bool) or not isinstance(n, Integral):
@@ -88,9 +88,9 @@ def check_integers(least: int, /, **integers: Any) -> None:
 
 
 def check_numbers(least: float = -math.inf, most: float = math.inf, /, **numbers: Any) -> None:
-    """Check that options are finite numbers, from the least to the most.
+    """Check that options are finite numbers in [least, most].
 
-    Raises TypeError, ValueError: they are not.
+    Raises TypeError, ValueError: an option is not.
     """
     wanted = "a finite number" if most == math.inf else f"a number in [{least:g}, {most:g}]"
     if least > -math.inf and most == math.inf:
@@ -105,7 +105,7 @@ def check_numbers(least: float = -math.inf, most: float = math.inf, /, **numbers
 def check_switches(**switches: Any) -> None:
     """Check that options are True or False.
 
-    Raises TypeError: they are not.
+    Raises TypeError: an option is neither.
     """
     for name, x in switches.items():
         if not isinstance(x, bool):
@@ -113,9 +113,9 @@ def check_switches(**switches: Any) -> None:
 
 
 def check_devices(xp: Ops, query: Array, /, **tensors: Array) -> None:
-    """Check that tensors are plain dense arrays, on the device of the query.
+    """Check that tensors are plain dense arrays on the device of the query.
 
-    Raises TypeError, ValueError: they are not.
+    Raises TypeError, ValueError: a tensor is not.
     """
     here = xp.device(query)
     for name, x in tensors.items():
@@ -129,9 +129,9 @@ def check_devices(xp: Ops, query: Array, /, **tensors: Array) -> None:
 
 
 def check_tensors(xp: Ops, query: Array, key: Array, value: Array) -> Sizes:
-    """Check dtypes and shapes of query, key and value; give the sizes of the call.
+    """Check dtypes and shapes of query, key and value; return the sizes of the call.
 
-    Raises TypeError, ValueError: dtypes or shapes that do not fit.
+    Raises TypeError, ValueError: a dtype or shape does not fit.
     """
     tensors = {"query": query, "key": key, "value": value}
     check_devices(xp, query, **tensors)
@@ -159,12 +159,12 @@ def check_tensors(xp: Ops, query: Array, key: Array, value: Array) -> Sizes:
 def check_options(dropout: Any, dropout_seed: Any, impl: Any, softcap: Any = 0.0) -> None:
     """Check the options that are not tensors.
 
-    Raises TypeError, ValueError: options of another type, or out of their range.
+    Raises TypeError, ValueError: an option has another type, or is out of its range.
     """
-    # Most are numbers of Python, and to ask whether something is a `Real` takes longer.
+    # Most are Python floats, and isinstance with `Real` takes longer.
     if type(softcap) is not float and not _is_number(softcap):
         raise TypeError(f"softcap must be a number ≥ 0, 0 for no cap, got {shown(softcap)}.")
-    if softcap and not 1e-30 <= cast(float, softcap) <= 1e30:  # what float32 holds, and its inverse
+    if softcap and not 1e-30 <= cast(float, softcap) <= 1e30:  # float32 holds it and its inverse
         raise ValueError(
             f"softcap must be ≥ 0: 0 for no cap, else from 1e-30 to 1e30, got {shown(softcap)}."
         )
@@ -196,7 +196,7 @@ def _check_seed(seed: Any) -> None:
 
 
 def _lead(shapes: dict[str, tuple[int, ...]]) -> tuple[tuple[int, ...], int]:
-    """Find the broadcast leading dimensions, and the query heads per key/value head."""
+    """Return the broadcast leading dimensions, and the query heads per key/value head."""
     q, k, v = (shapes[name][:-2] for name in ("query", "key", "value"))
     groups = 1
     if min(len(q), len(k), len(v)) >= 2:
@@ -238,13 +238,13 @@ _MOST = 60
 
 
 def shown(x: object) -> str:
-    """Give `repr(x)` with its lines joined, cut where it becomes long."""
+    """Return `repr(x)` in one line, shortened if it is long."""
     text = " ".join(repr(x).split())
     return text if len(text) <= _MOST else f"{text[:_MOST]}…"
 
 
 def suggest(name: str, known: Iterable[str], other: str = "") -> str:
-    """Return "did you mean 'dot'? " with the nearest known name; `other` if none is near."""
+    """Return "did you mean 'dot'? " with the nearest known name; `other` without a near one."""
     names = {x.lower(): x for x in known}
     near = difflib.get_close_matches(name.lower(), names, n=1, cutoff=0.5)
     return f"did you mean {names[near[0]]!r}? " if near else other

@@ -1,4 +1,4 @@
-"""Masks, scores and prepared keys in the files that Flax writes."""
+"""Masks, scores and prepared keys in files of Flax."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anyscore.ops.pytrees import flatten, unflatten
 
 
 def register(classes: Iterable[type]) -> None:
-    """Make classes known to `flax.serialization`, which knows named tuples itself."""
+    """Register classes with `flax.serialization`, which handles named tuples itself."""
     for cls in classes:
         if not issubclass(cls, tuple):
             serialization.register_serialization_state(  # type: ignore[no-untyped-call]
@@ -26,7 +26,7 @@ def _state(x: Any) -> dict[str, Any]:
 
 
 def _restored(cls: type, target: Any, state: Mapping[str, Any]) -> Any:
-    """Put the children of a state in the place of those of the target, whose structure stays."""
+    """Return the target with the children of a state, and its own structure."""
     children, structure = flatten(target, numbers=True)
     names = structure[0]
     if set(names) != set(state):

@@ -53,7 +53,7 @@ def abs(x: Array) -> Array:
 
 
 def is_tracing() -> bool:
-    return False  # shapes are numbers always
+    return False  # shapes are always numbers
 
 
 def index_dtype() -> str:
@@ -65,7 +65,7 @@ def array(x: Any, like: Array) -> Array:
         return x
     x = np.asarray(x)
     if x.dtype.kind in "iu" and x.dtype.itemsize == 8 and index_dtype() == "int32":
-        x = np.clip(x, -(2**31), 2**31 - 1).astype(np.int32)  # JAX would cut off the upper half
+        x = np.clip(x, -(2**31), 2**31 - 1).astype(np.int32)  # JAX would drop the upper 32 bits
     return jnp.asarray(x)
 
 
@@ -119,7 +119,7 @@ def swapaxes(x: Array, one: int, other: int) -> Array:
 
 
 def matmul(x: Array, y: Array) -> Array:
-    # The default of accelerators rounds what it multiplies to 8 or 11 bits.
+    # By default accelerators round both factors to 8 or 11 bits.
     return jnp.matmul(x, y, precision=jax.lax.Precision.HIGHEST)
 
 
@@ -165,7 +165,7 @@ def pick(x: Array, places: list[int], axis: int) -> Array:
     return jnp.take(x, np.array(places, np.int32), axis=axis)
 
 
-# Dropout counts in 32-bit words, which JAX has without being asked for 64 bits.
+# Dropout counts in 32-bit words, which JAX has without its option for 64 bits.
 
 
 def seed(x: Any, like: Array) -> Array:
@@ -203,7 +203,7 @@ def multiply_words(x: Array, factor: int) -> tuple[Array, Array]:
 
 
 def _product(value: Callable[..., Array], slopes: Callable[..., tuple[Array, Array]]) -> Any:
-    """A product of `masked`, with its derivatives."""
+    """Return a product of `masked` with its derivatives."""
     product = jax.custom_jvp(partial(value, _self))
 
     def ahead(operands: Any, along: Named) -> list[Array]:

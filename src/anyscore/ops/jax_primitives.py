@@ -1,10 +1,10 @@
-"""Two primitives of JAX that have functions as parameters.
+"""Two primitives of JAX with functions as parameters.
 
-`linear`: a linear map that says what its transpose is. JAX makes both modes of differentiation of a
-tangent and its transpose, so a function whose tangent is such a map has derivatives of its own in
-reverse mode, and forward mode beside: `jax.custom_vjp` refuses the latter.
+`linear`: a linear map with an explicit transpose. JAX derives forward and reverse mode from a
+tangent and its transpose. A function with such a tangent has custom derivatives in reverse mode,
+and forward mode too; `jax.custom_vjp` refuses forward mode.
 
-`unless_exported`: a choice made where a call is lowered, which is first to know of an export.
+`unless_exported`: a choice at lowering, the first stage that knows of an export.
 """
 
 from __future__ import annotations
@@ -33,10 +33,10 @@ def linear(
     x: Named,
     like: list[Array],
 ) -> list[Array]:
-    """of(residuals, x), linear in x, with the transpose transpose(residuals, y).
+    """Return of(residuals, x), linear in x; the transpose is transpose(residuals, y).
 
-    residuals: a pytree. x: tangents by name, as `jax.custom_jvp` gives them with symbolic zeros;
-    `of` is given those that are none. The result has the types of the arrays `like`.
+    residuals: a pytree. x: tangents by name, from `jax.custom_jvp` with symbolic zeros; `of` gets
+    only the tangents that are no symbolic zeros. The result has the types of the arrays `like`.
     """
     x = moved(x)
     if not x:
@@ -59,16 +59,16 @@ def linear(
 
 
 def moved(x: Named) -> Named:
-    """The tangents that are not zero by their type."""
+    """Return the tangents that are no symbolic zeros."""
     return {name: y for name, y in x.items() if not isinstance(y, SymbolicZero)}
 
 
 def unless_exported(
     of: Callable[[Any], Any], otherwise: Callable[[Any], Any], operands: Any
 ) -> Any:
-    """of(operands); where `jax.export` lowers it, otherwise(operands), which is the same.
+    """Return of(operands); if `jax.export` lowers the call, the equal otherwise(operands).
 
-    What is exported runs in processes that know nothing of our kernels.
+    An exported program may run in a process without these kernels.
     """
     given, tree = jax.tree.flatten(operands)
     traced, shapes = jax.make_jaxpr(of, return_shape=True)(operands)
@@ -81,14 +81,14 @@ def unless_exported(
 
 
 def _choose(traced: Any, otherwise: _Flat, xs: Sequence[Array]) -> list[Array]:
-    # JAX looks for what needs to know devices in the parameters that are traced already.
+    # JAX searches traced parameters for operations that depend on devices.
     params = {"traced": traced, "of": jaxpr_as_fun(traced), "otherwise": otherwise}
     found: list[Array] = _choice.bind(*xs, **params, types=tuple(traced.out_avals))
     return found
 
 
 def _primitive(name: str) -> Any:
-    """A primitive whose parameter `of` is what it computes; `types`: of its results."""
+    """Return a primitive that computes its parameter `of`; `types` are the types of its results."""
     primitive: Any = Primitive(name)
     primitive.multiple_results = True
     primitive.def_impl(lambda *xs, of, **_: of(*xs))
@@ -107,7 +107,7 @@ def _front(x: Array, axis: int | None) -> Array:
 def _linear_jvp(
     xs: Sequence[Array], tangents: Sequence[Any], *, of: _Flat, n: int, **params: Any
 ) -> tuple[list[Array], list[Array]]:
-    """Derive the map: by x it is the map itself, by its other inputs what JAX derives of it."""
+    """Return the tangent: in x the map itself, in other inputs JAX's derivative of the map."""
     moving = [i for i in range(n) if not _still(tangents[i])]
 
     def by_residuals(*some: Array) -> list[Array]:
@@ -150,7 +150,7 @@ def _linear_batched(
     n: int,
     types: Sequence[Any],
 ) -> tuple[list[Array], list[int]]:
-    """All of x and of the results is batched: the transpose need not sum."""
+    """Batch all of x and all results, so that the transpose need not sum."""
     size = next(x.shape[axis] for x, axis in zip(xs, axes, strict=True) if axis is not None)
     known = [_front(*pair) for pair in zip(xs[:n], axes[:n], strict=True)]
     moving = [

@@ -15,7 +15,7 @@ from anyscore.ops.pytrees import Structure, dump, flatten, load, name_of, unflat
 
 
 def register(classes: Iterable[type]) -> None:
-    """Make classes pytrees, which exported programs may take."""
+    """Register classes as pytrees, also for exported programs."""
     for cls in classes:
         if issubclass(cls, tuple):
             export.register_namedtuple_serialization(cls, serialized_name=name_of(cls))
@@ -30,7 +30,7 @@ def register(classes: Iterable[type]) -> None:
 
 
 def _flatten(x: Any) -> tuple[list[tuple[Any, Any]], Structure]:
-    """Numbers are leaves, as everywhere in JAX; lists of them become arrays, one leaf each."""
+    """Flatten x; numbers are leaves, as everywhere in JAX, and a list of numbers is one array."""
     children, structure = flatten(x, numbers=True)
     arrays = [np.asarray(child) if isinstance(child, list) else child for child in children]
     return [*zip(map(GetAttrKey, structure[0]), arrays, strict=True)], structure

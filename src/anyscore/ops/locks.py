@@ -1,4 +1,4 @@
-"""Locks that children of `os.fork` find free."""
+"""Locks that are free in children of `os.fork`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ import threading
 
 
 class Lock:
-    """A lock for `with`. A child does not have the thread that held it, and must not wait for it.
+    """A lock for `with`. A child lacks the thread that held the lock, and must not wait for it.
 
-    The guarded state must be right wherever that thread was, or be made anew.
+    The guarded state must be valid wherever that thread stopped, or be rebuilt.
     """
 
     def __init__(self) -> None:
         self._renew()
-        if hasattr(os, "register_at_fork"):  # there are no forks on Windows
+        if hasattr(os, "register_at_fork"):  # Windows has no fork
             os.register_at_fork(after_in_child=self._renew)
 
     def _renew(self) -> None:

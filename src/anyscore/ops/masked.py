@@ -1,9 +1,9 @@
-"""Matrix products that do not read what is masked.
+"""Matrix products that do not read masked entries.
 
-`where(mask, …)` after an ordinary product is not enough: 0 · NaN is NaN, so one NaN in a masked row
-of `v` reaches every row of `p @ v`, and the backward of `a @ bᵀ` is such a product too. The
-derivatives of these two are the two themselves, so an automatic derivative of any order is as clean
-as the value:
+`where(mask, …)` after an ordinary product is not enough. 0 · NaN is NaN, so one NaN in a masked row
+of `v` reaches every row of `p @ v`. The backward of `a @ bᵀ` is such a product too. The derivatives
+of `scores` and `sum` are again `scores` and `sum`, so derivatives of any order read no masked
+entry:
 
     scores: s = mask ∘ (a bᵀ)              da = sum(ds, b, mask)       db = sum(dsᵀ, a, maskᵀ)
     sum:    o_i = Σ_{j attended} p_ij v_j  dp = scores(do, v, mask)    dv = sum(pᵀ, do, maskᵀ)
@@ -22,17 +22,17 @@ def scores(xp: Ops, a: Array, b: Array, mask: Array) -> Array:
 
 
 def scores_slopes(xp: Ops, a: Array, b: Array, mask: Array, ds: Array) -> tuple[Array, Array]:
-    """Return da and db of `scores`, not yet summed over what was broadcast."""
+    """Return da and db of `scores`, before sums over broadcast dimensions."""
     return xp.masked_sum(ds, b, mask), xp.masked_sum(xp.transpose(ds), a, xp.transpose(mask))
 
 
 def sum_slopes(xp: Ops, p: Array, v: Array, mask: Array, do: Array) -> tuple[Array, Array]:
-    """Return dp and dv of `sum`, not yet summed over what was broadcast."""
+    """Return dp and dv of `sum`, before sums over broadcast dimensions."""
     return xp.masked_scores(do, v, mask), xp.masked_sum(xp.transpose(p), do, xp.transpose(mask))
 
 
 def sum_to(xp: Ops, x: Array, shape: tuple[int, ...]) -> Array:
-    """Sum x over the dimensions that were broadcast from this shape."""
+    """Return x summed over the dimensions that were broadcast from `shape`."""
     while len(xp.shape(x)) > len(shape):
         x = xp.sum(x, 0)
     for i, n in enumerate(shape):
@@ -44,8 +44,9 @@ def sum_to(xp: Ops, x: Array, shape: tuple[int, ...]) -> Array:
 def sum(xp: Ops, p: Array, v: Array, mask: Array) -> Array:
     """Return Σ_j p_ij · v_j over attended j, (..., T_q, n): p (..., T_q, T_k), v (..., T_k, n).
 
-    Finite entries are summed as they are. The others are counted beside them: attended infinities
-    of weight 0 and infinities of both signs make NaN, as they would in the sum, others ±∞.
+    Finite entries are summed as usual; NaN and ±∞ are counted beside them. An attended infinity of
+    weight 0, or infinities of both signs, result in NaN as in the plain sum; other infinities in
+    ±∞.
     """
     dtype = xp.dtype(p)
 

@@ -1,6 +1,6 @@
 """MXNet, in its NumPy-like arrays; masks, lengths and dropout's words are NumPy's, on the host.
 
-MXNet 1.9 lacks `&` and `>>`, and of a number in `where` it takes the derivative of the other case.
+MXNet 1.9 lacks `&` and `>>`. For a number in `where` it takes the derivative of the other branch.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ concat = mx.np.concatenate
 
 
 def array(x: Any, like: Array) -> Array:
-    # A copy: an operator may run after the caller has changed it.
+    # A copy: an operator may run after the caller has changed the array.
     return host(x) if isinstance(x, mx.nd.NDArray) else np.array(x)
 
 
@@ -61,7 +61,7 @@ def tensor(x: Array, like: Array) -> Array:
 
 
 def take(x: Array, index: Array) -> Array:
-    if isinstance(x, mx.np.ndarray):  # of one index for all
+    if isinstance(x, mx.np.ndarray):  # one index for all leading dimensions
         return mx.np.take(x, mx.np.array(index, dtype="int64", ctx=x.ctx), axis=-1)
     return of_host.take(x, index)
 
@@ -85,7 +85,7 @@ def device(x: Array) -> str | None:
     if not isinstance(x, mx.nd.NDArray):
         return None
     kind = x.ctx.device_type
-    return "cpu" if kind.startswith("cpu") else str(x.ctx)  # one memory, by whatever name
+    return "cpu" if kind.startswith("cpu") else str(x.ctx)  # one memory under several names
 
 
 def placement(x: Array) -> Any:
@@ -132,13 +132,13 @@ def where(condition: Array, x: Any, y: Any) -> Array:
     if 0 not in shape and len(shape) <= 5:
         return mx.np.where(condition, x, y)
     zeros = mx.np.zeros(shape, dtype=x.dtype, ctx=x.ctx)
-    if 0 in shape:  # MXNet divides by it
+    if 0 in shape:  # MXNet divides by 0
         return x + y + zeros
     return mx.np.where(*((z + zeros).reshape(-1) for z in (condition, x, y))).reshape(shape)
 
 
 def matmul(x: Array, y: Array) -> Array:
-    # mx.np.matmul reads memory that is not its own where it broadcasts.
+    # mx.np.matmul reads out of bounds when it broadcasts.
     some = x if isinstance(x, mx.np.ndarray) else y
     x, y, narrow = _ours(x, some), _ours(y, some), dtype(some) == "float16"
     if narrow:  # not on the CPU
@@ -172,7 +172,7 @@ def max(x: Array, axis: int, keepdims: bool = False) -> Array:
 
 
 def _reduced(function: Callable[..., Array], x: Array, axis: int, keepdims: bool) -> Array:
-    if x.size == 0 and x.shape[axis]:  # MXNet fails where nothing comes out
+    if x.size == 0 and x.shape[axis]:  # MXNet fails for empty results
         x = swapaxes(x, axis, -1)[..., :1]
         return swapaxes(x, axis, -1) if keepdims else x[..., 0]
     return function(x, axis=axis, keepdims=keepdims)
@@ -205,12 +205,12 @@ def masked_sum(p: Array, v: Array, mask: Array) -> Array:
 
 
 def _of(x: Array) -> Any:
-    """The namespace of an array."""
+    """Return the namespace of an array."""
     return mx.np if isinstance(x, mx.np.ndarray) else np
 
 
 def _ours(x: Array, like: Array) -> Array:
-    """An array of either namespace in MXNet's, on the device of `like`."""
+    """Return an array of NumPy or MXNet as an MXNet array on the device of `like`."""
     if isinstance(x, mx.np.ndarray):
         return x
     return mx.np.array(x, dtype=x.dtype, ctx=like.ctx)
@@ -221,7 +221,7 @@ def _filled(x: float, like: Array | None) -> Array:
 
 
 def _nothing(x: Array, y: Array, shape: tuple[int, ...]) -> Array:
-    """A product of which something is empty: zeros, in the graph of both."""
+    """Return a product with an empty dimension: zeros, in the graph of x and y."""
     zero = where(np.zeros(1, bool), mx.np.sum(x) + mx.np.sum(y), 0.0)
     return mx.np.broadcast_to(zero, shape)
 
@@ -234,7 +234,7 @@ def _product(
     mask: Array,
     columns: int,
 ) -> Array:
-    """A product of `masked`, with its derivatives."""
+    """Return a product of `masked` with its derivatives."""
     mask, xp = array(mask, x), cast(Ops, of_host)
     lead = np.broadcast_shapes(x.shape[:-2], y.shape[:-2], mask.shape[:-2])
     form = (*lead, x.shape[-2], columns), dtype(x)

@@ -1,7 +1,7 @@
 """Functions on NumPy arrays as operators of MXNet, with derivatives of first order.
 
-By `CustomOp`, which honours every grad_req; `autograd.Function` is silently wrong for "add". The
-derivative of a derivative raises, as MXNet has none for such operators.
+Each is a `CustomOp`, which honours every grad_req; `autograd.Function` is silently wrong for "add".
+Second derivatives raise, as MXNet has none for such operators.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ Form: TypeAlias = tuple[tuple[int, ...], str]
 
 @dataclass(frozen=True)
 class Operator:
-    """forward: inputs → outputs, of these forms. backward: (inputs, outputs, d_outputs) → d_inputs.
+    """forward: inputs → outputs. backward: (inputs, outputs, d_outputs) → d_inputs.
 
-    inputs: how many.
+    inputs: the number of inputs. outputs: shape and dtype of each output.
     """
 
     inputs: int
@@ -39,25 +39,25 @@ _tokens = count()
 
 
 def call(operator: Operator, inputs: Sequence[Array]) -> list[Array]:
-    """The outputs of an operator, with a graph while autograd records."""
+    """Return the outputs of an operator, with a graph while autograd records."""
     token = str(next(_tokens))
     _called[token] = operator
     try:
         given = (x.as_nd_ndarray() for x in inputs)
         made = mx.nd.Custom(*given, op_type="anyscore", token=token)
     finally:
-        del _called[token]  # what MXNet keeps holds the operator
+        del _called[token]  # MXNet's own objects hold the operator
     return [x.as_np_ndarray() for x in ([made] if len(operator.outputs) == 1 else made)]
 
 
 def host(x: Array) -> np.ndarray[Any, Any]:
-    """An array of MXNet as one of NumPy."""
+    """Return an MXNet array as a NumPy array."""
     found: np.ndarray[Any, Any] = x.asnumpy()
     return found
 
 
 def device(x: Array, kind: Any = mx.np.ndarray) -> Array:
-    """An array of NumPy as one of MXNet, on the CPU; it may share memory, and x is read-only then.
+    """Return a NumPy array as an MXNet array on the CPU; with shared memory x becomes read-only.
 
     kind: `mx.np.ndarray` or `mx.nd.NDArray`.
     """
@@ -105,9 +105,9 @@ class _Custom(mx.operator.CustomOp):  # type: ignore[misc]
 
 
 def write(targets: Any, req: Any, made: Sequence[Array]) -> None:
-    """Write what an operator made to where MXNet wants it."""
+    """Write the results of an operator to MXNet's targets."""
     for target, how, x in zip(targets, req, made, strict=True):
-        if not x.size or how == "null":  # MXNet cannot copy nothing
+        if not x.size or how == "null":  # MXNet cannot copy an empty array
             continue
         if how == "add":
             target[:] += device(x, type(target))

@@ -42,7 +42,7 @@ def is_tracing() -> bool:
 
 
 def where(condition: Array, x: Any, y: Any) -> Array:
-    # A number takes the dtype of the array, bfloat16 included, which NumPy itself would widen.
+    # A number takes the dtype of the array; NumPy itself would widen bfloat16.
     if isinstance(x, float) and isinstance(y, np.ndarray):
         x = y.dtype.type(x)
     if isinstance(y, float) and isinstance(x, np.ndarray):
@@ -54,7 +54,7 @@ _erf = np.frompyfunc(math.erf, 1, 1)
 
 
 def erf(x: Array) -> Array:
-    return np.asarray(_erf(x)).astype(x.dtype)  # number by number: NumPy has none
+    return np.asarray(_erf(x)).astype(x.dtype)  # one by one: NumPy has no erf
 
 
 def index_dtype() -> str:
@@ -95,7 +95,7 @@ def shape(x: Array) -> tuple[int, ...]:
 
 @lru_cache(maxsize=64)
 def dtype_name(dtype: Any) -> str:
-    """Return the name of a dtype of NumPy, which makes it up at each look: 2 µs."""
+    """Return the name of a NumPy dtype, cached: NumPy takes 2 µs to build it."""
     return str(np.dtype(dtype).name)
 
 
@@ -124,16 +124,16 @@ def clip(x: Array, low: int, high: int) -> Array:
 
 
 def matmul(x: Array, y: Array) -> Array:
-    # Into one column BLAS adds up hundreds of terms one after another; NumPy's sums are pairwise.
-    # Half precision would round each product, which NumPy's own loop does not.
+    # For one column BLAS adds hundreds of terms in sequence; NumPy's sums are pairwise. In half
+    # precision these sums would round each product, and NumPy's own loop does not.
     if y.shape[-1] == 1 and x.dtype.itemsize > 2:
         return sum(np.multiply(x, np.swapaxes(y, -1, -2), order="C"), axis=-1, keepdims=True)
-    # NumPy adds up one term after another, slowly, where it cannot hand arrays to BLAS.
+    # NumPy adds terms in sequence, slowly, if BLAS cannot take the arrays.
     return np.matmul(*(z if all(z.strides[-2:]) else np.ascontiguousarray(z) for z in (x, y)))
 
 
 def sum(x: Array, axis: int, keepdims: bool = False) -> Array:
-    # Sums are pairwise along an axis that is dense in memory, and one after another along others.
+    # Sums are pairwise along an axis that is dense in memory, and in sequence along others.
     if axis == -1 and x.strides[-1:] != (x.itemsize,):
         x = np.ascontiguousarray(x)
     return np.sum(x, axis=axis, keepdims=keepdims)

@@ -1,11 +1,11 @@
 """Masks, scores and prepared keys as trees of tensors, for frameworks that map over such trees.
 
-`flatten` takes a tree apart into its children (tensors, numbers, lists, or such trees again) and
-its structure; `unflatten` puts it together of what the framework gives in place of the children:
-tensors, but also tracers, axes or placeholders, so nothing is checked again.
+`flatten` returns the children of a tree (tensors, numbers, lists, or such trees again) and its
+structure. `unflatten` rebuilds the tree from the framework's replacements of the children.
+Replacements may be tracers, axes or placeholders, so `unflatten` checks nothing.
 
-Nothing here imports a framework. Our classes are registered with a framework once it has been
-imported: when an object of theirs is made, or when a call first meets its tensors.
+This module imports no framework. Classes are registered with a framework once it has been imported:
+when an object of a class is made, or when a call first gets the framework's tensors.
 """
 
 from __future__ import annotations
@@ -19,19 +19,19 @@ from anyscore.ops import framework
 
 T = TypeVar("T", bound=type)
 Structure: TypeAlias = tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]
-"""The names of the children, and the other fields with their values; can be hashed."""
+"""The names of the children, and the other fields with their values; hashable."""
 
 TREES: list[type] = []
 """The classes whose objects are trees."""
 _unregistered: dict[str, list[type]] = {"torch": [], "jax": [], "flax": []}
-"""The classes that are not registered with a framework yet."""
+"""The classes that each framework has not registered yet."""
 
 
 def tree(cls: T) -> T:
-    """Make a class one of `TREES`.
+    """Add a class to `TREES`.
 
-    Its attribute `static` names fields that are never children, `derived` those that are left out;
-    of a score, which has `shapes` instead, the children are its tensors.
+    The attribute `static` names fields that are never children, `derived` fields that are left out.
+    A score has `shapes` instead, and its children are its tensors.
     """
     TREES.append(cls)
     for waiting in _unregistered.values():
@@ -40,14 +40,14 @@ def tree(cls: T) -> T:
 
 
 def named_tuple(cls: T) -> T:
-    """Make a class of named tuples known to frameworks, whose exports hold it by name."""
+    """Register a class of named tuples with frameworks, whose exports hold it by name."""
     for waiting in _unregistered.values():
         waiting.append(cls)
     return cls
 
 
 def register_pytrees() -> None:
-    """Register the classes with the frameworks that have been imported, where they are not."""
+    """Register unregistered classes with the frameworks that have been imported."""
     for name, waiting in _unregistered.items():
         if waiting and sys.modules.get(name) is not None:
             classes = waiting[:]
@@ -56,16 +56,17 @@ def register_pytrees() -> None:
 
 
 def flatten(x: Any, numbers: bool = False) -> tuple[tuple[Any, ...], Structure]:
-    """Take an object of `TREES` apart: its children, and its structure.
+    """Return the children and the structure of an object of `TREES`.
 
     A field that is None is structure, and so is a scale of a score (`sigma`, `tau`, …) that is a
-    number, unless numbers and None are children, as in JAX; a field that must be a number never is.
+    number. With `numbers`, as in JAX, both are children. A field that must be a number is never a
+    child.
     """
     children: dict[str, Any] = {}
     structure: dict[str, Any] = {}
     for name, value in vars(x).items():
         if name in getattr(type(x), "derived", ()):
-            structure[name] = None  # made again of the children
+            structure[name] = None  # rebuilt from the children
             continue
         (children if _is_child(type(x), name, value, numbers) else structure)[name] = value
     return tuple(children.values()), (tuple(children), tuple(structure.items()))
@@ -77,14 +78,14 @@ def _is_child(cls: Any, name: str, value: Any, numbers: bool) -> bool:
         return numbers and (name not in cls.static if shapes is None else name in shapes)
     if shapes is None:
         return name not in cls.static
-    if name in shapes:  # a number there may also stand for a child
+    if name in shapes:  # a number may be a child too
         scale = isinstance(value, Real) and shapes[name] == ()
         return not scale or (numbers and name not in cls.number_fields)
     return framework(value) is not None
 
 
 def unflatten(cls: type, structure: Structure, children: Any) -> Any:
-    """Make an object of `cls` of its structure and of what stands for its children."""
+    """Return an object of `cls` from its structure and replacements of its children."""
     names, others = structure
     x: Any = object.__new__(cls)
     vars(x).update(zip(names, children, strict=True))
@@ -93,19 +94,19 @@ def unflatten(cls: type, structure: Structure, children: Any) -> Any:
 
 
 def name_of(cls: type) -> str:
-    """Name a class of `TREES` for exports."""
+    """Return the name of a class of `TREES` in exports."""
     return f"{cls.__module__.partition('.')[0]}.{cls.__qualname__}"
 
 
 def dump(structure: Structure) -> Any:
-    """Make a structure JSON; a class, that of the score of prepared keys, is written by name."""
+    """Return a structure as JSON; the class of a score, in prepared keys, is written by name."""
     names, others = structure
     plain = {name: [name_of(x)] if isinstance(x, type) else x for name, x in others}
     return names, plain
 
 
 def load(dumped: Any) -> Structure:
-    """Make the structure again of what `dump` gave."""
+    """Return the structure from a result of `dump`."""
     names, others = dumped
     classes = {name_of(cls): cls for cls in TREES}
     loaded = ((name, classes[x[0]] if isinstance(x, list) else x) for name, x in others.items())

@@ -1,4 +1,4 @@
-"""TensorFlow, executed eagerly or traced; lengths that a trace does not know are `Size`."""
+"""TensorFlow, executed eagerly or traced; unknown lengths in a trace are `Size`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ outside_inference = nullcontext
 
 
 def where(condition: Array, x: Any, y: Any) -> Array:
-    # A number takes the dtype of the tensor beside it; graphs would make it float32.
+    # A number takes the dtype of the other tensor; graphs would convert it to float32.
     if hasattr(y, "dtype") and not hasattr(x, "dtype"):
         x = tf.constant(x, y.dtype)
     elif isinstance(x, Size):
@@ -98,7 +98,7 @@ def dtype(x: Array) -> str:
 
 
 def device(x: Array) -> str | None:
-    return None  # TensorFlow moves tensors to where an operation runs
+    return None  # TensorFlow moves tensors to the device of an operation
 
 
 def placement(x: Array) -> Any:
@@ -177,7 +177,7 @@ def matmul(x: Array, y: Array) -> Array:
             y = tf.broadcast_to(y, tf.concat([both, tf.shape(y)[-2:]], 0))
             y = tf.ensure_shape(y, [None, None, *size])
         return _raw.BatchMatMulV2(x=x, y=y)
-    # One product, where TensorFlow would make one per batch, and sum as many gradients of y.
+    # One product; TensorFlow would compute one per batch entry, and sum as many gradients of y.
     width = shape(y)[-1]
     product = _raw.MatMul(a=reshape(x, (math.prod(lead), n)), b=reshape(y, (n, width)))
     first = (1,) * (len(y.shape) - len(x.shape))
@@ -185,10 +185,9 @@ def matmul(x: Array, y: Array) -> Array:
 
 
 def _misread(x: Array, y: Array) -> bool:
-    """Return whether y (B, 1, m, n) may be one matrix for all of x, though nothing says so yet.
+    """Return whether the unknown B of y (B, 1, m, n) may be 1, one matrix for all of x.
 
-    TensorFlow 2.21 reads beyond such a y where oneDNN is in use, and corrupts the heap (its issue
-    117700).
+    With oneDNN, TensorFlow 2.21 reads beyond such a y and corrupts the heap (its issue 117700).
     """
     four = len(x.shape) == 4 >= len(y.shape)
     return four and x.shape[1] in (1, None) and set(y.shape[:-2]) <= {1, None}
@@ -247,19 +246,19 @@ def masked_sum(p: Array, v: Array, mask: Array) -> Array:
 
 
 def custom_gradient(function: Callable[..., Any], *xs: Array) -> Any:
-    """`function` of xs, which gives its value and how to differentiate that."""
+    """Return the value of `function` at xs; it returns (value, function of its derivative)."""
     eager = tf.executing_eagerly()
 
     def of_this_graph(*xs: Array) -> Any:
-        # Derivatives of higher order are traced in graphs of their own, to which tensors come
-        # through operations alone.
+        # Derivatives of higher order are traced in separate graphs; only operations bring tensors
+        # there.
         return function(*(xs if eager else map(tf.identity, xs)))
 
     return tf.custom_gradient(of_this_graph)(*map(tf.convert_to_tensor, xs))
 
 
 def _product(value: Callable[..., Array], slopes: Callable[..., tuple[Array, Array]]) -> Any:
-    """A product of `masked`, with its derivatives."""
+    """Return a product of `masked` with its derivatives."""
 
     def product(x: Array, y: Array, mask: Array) -> tuple[Array, Callable[..., Any]]:
         def backward(upstream: Array) -> tuple[Array, Array, None]:
@@ -283,7 +282,7 @@ _DTYPES = {"float32": tf.float32, "float64": tf.float64, "int64": tf.int64}
 
 
 def integers(shape: tuple[int, ...]) -> Any:
-    """Sizes or axes as operations take them."""
+    """Return sizes or axes as arguments of operations."""
     if builtins.any(isinstance(n, Size) for n in shape):
         return tf.stack([n.tensor() if isinstance(n, Size) else n for n in shape])
     return _constant(shape) if tf.executing_eagerly() else tf.constant(shape, tf.int32)

@@ -1,4 +1,4 @@
-"""TensorFlow: what the edges of a graph need."""
+"""TensorFlow's operations for the edges of a graph."""
 
 from __future__ import annotations
 

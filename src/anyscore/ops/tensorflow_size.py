@@ -1,4 +1,4 @@
-"""Lengths that a trace of TensorFlow does not know: None in a shape."""
+"""Unknown lengths in a trace of TensorFlow, None in its shapes."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ import tensorflow as tf
 
 
 class Size:
-    """A length that only the running graph knows.
+    """A length that is known only when the graph runs.
 
-    For shapes to be checked while it is traced, it counts as a number above 1 that may equal any
-    other: what does not fit, TensorFlow says when it runs. Arithmetic gives another; where tensors
-    are expected it stands for an int32 tensor ().
+    Checks of shapes in a trace treat it as a number above 1 that may equal any other. TensorFlow
+    raises at run time if lengths do not fit. Arithmetic returns another `Size`; as a tensor
+    argument it converts to an int32 tensor ().
     """
 
-    dtype, shape = tf.int32, ()  # for slices, which look before they convert
+    dtype, shape = tf.int32, ()  # slices read these before they convert
 
     def __init__(self, make: Callable[[], tf.Tensor]) -> None:
         self._make = make
 
     @classmethod
     def of(cls, x: tf.Tensor, axis: int) -> Size:
-        """The length of an axis of x."""
+        """Return the length of an axis of x."""
         return cls(lambda: tf.shape(x)[axis])
 
     def tensor(self) -> tf.Tensor:
-        """Made anew for each use, in the graph that uses it."""
+        """Return the length as a tensor, new for each use, in the graph of that use."""
         return self._make()
 
     def __repr__(self) -> str:

@@ -22,7 +22,7 @@ from anyscore.ops.words import WORD, add_word, signed, words  # noqa: F401 (of O
 
 _NAMES = {getattr(torch, name): name for name in (*DTYPES, "int64", "bool")}
 
-# Under torch.jit.trace sizes are tensors, and each comparison of two warns, those of checks too.
+# Under torch.jit.trace sizes are tensors, and each comparison of sizes warns, also in checks.
 warnings.filterwarnings("ignore", category=TracerWarning, module=r"anyscore\.")
 
 where = torch.where
@@ -101,7 +101,7 @@ def arange(n: int, like: Tensor) -> Tensor:
 
 
 def transpose(x: Tensor) -> Tensor:
-    return x.transpose(-1, -2) if is_jit_tracing() else x.mT  # which is quicker, but not in ONNX
+    return x.transpose(-1, -2) if is_jit_tracing() else x.mT  # faster, but absent from ONNX
 
 
 def swapaxes(x: Tensor, one: int, other: int) -> Tensor:
@@ -183,7 +183,7 @@ def segment_max(x: Tensor, index: Tensor, n: int) -> Tensor:
 
 
 def outside_inference() -> AbstractContextManager[Any]:
-    # What inference mode makes may not be saved for a backward, not even integers.
+    # A backward may not save tensors of inference mode, not even integers.
     leaves = not torch.compiler.is_compiling() and torch.is_inference_mode_enabled()
     return torch.inference_mode(False) if leaves else nullcontext()
 

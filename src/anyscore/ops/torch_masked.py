@@ -1,4 +1,4 @@
-"""PyTorch: products that read nothing masked, and the modes in which they are taken."""
+"""PyTorch: products that read no masked entries, and the modes in which they run."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from anyscore.ops import load, masked
 
 
 def is_jit_tracing() -> bool:
-    """Return whether torch.jit.trace, or the ONNX exporter that builds on it, is at work."""
+    """Return whether torch.jit.trace, or the ONNX exporter that builds on it, is active."""
     return torch._C._get_tracing_state() is not None
 
 
 def is_functionalizing() -> bool:
-    """Return whether torch.func.functionalize is at work."""
+    """Return whether torch.func.functionalize is active."""
     functorch = torch._C._functorch
     if functorch.peek_interpreter_stack() is None or torch.compiler.is_compiling():
         return False
@@ -26,18 +26,18 @@ def is_functionalizing() -> bool:
 
 
 def is_forward_mode() -> bool:
-    """Return whether derivatives are taken in forward mode."""
+    """Return whether forward-mode differentiation is active."""
     return forward_ad._current_level >= 0
 
 
-# torch.compile takes its answer as it is at compile time, and guards that level by itself.
+# torch.compile takes the result at compile time as constant, and guards the level itself.
 is_forward_mode._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def _loses_tangents() -> bool:
-    """Return whether PyTorch would lose tangents of an autograd.Function, or tangents of those.
+    """Return whether PyTorch would lose tangents of an autograd.Function, of any order.
 
-    A compiler takes such tangents for 0, and so does a transform by forward mode around another.
+    A compiler takes such tangents as 0, and so does forward mode around another transform.
     """
     if not is_forward_mode():
         return False
@@ -49,7 +49,7 @@ def _loses_tangents() -> bool:
 
 
 def _has_no_functions() -> bool:
-    """Return whether no autograd.Function can be recorded, so that NaN may reach derivatives."""
+    """Return whether no autograd.Function can be recorded; NaN may then reach derivatives."""
     return is_jit_tracing() or is_functionalizing() or _loses_tangents()
 
 
@@ -104,7 +104,7 @@ class _Sum(torch.autograd.Function):
 
 
 class _BothWays:
-    """Functions with tangents too, which a compiler does not take."""
+    """An autograd.Function with tangents too; compilers do not support it."""
 
     @staticmethod
     def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:

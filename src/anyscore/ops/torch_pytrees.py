@@ -13,7 +13,7 @@ from anyscore.ops.pytrees import Structure, dump, flatten, load, name_of, unflat
 
 
 def _flatten(x: Any) -> tuple[list[Any], Structure]:
-    """A list, as which `dynamic_shapes` are given for the children."""
+    """Return the children as a list, the type of `dynamic_shapes`, and the structure."""
     children, structure = flatten(x)
     return list(children), structure
 
@@ -29,7 +29,7 @@ def _flatten_with_keys(x: Any) -> tuple[list[tuple[Any, Any]], Structure]:
 
 
 def register(classes: Iterable[type]) -> None:
-    """Make classes trees, which exported programs and their example arguments may hold."""
+    """Register classes as trees, also for exported programs and their example arguments."""
     for cls in classes:
         if issubclass(cls, tuple):
             pytree._register_namedtuple(cls, serialized_type_name=name_of(cls))

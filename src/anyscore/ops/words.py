@@ -1,4 +1,4 @@
-"""32-bit words as dropout counts in them, in frameworks that have 64-bit integers."""
+"""32-bit words for dropout, in frameworks with 64-bit integers."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ WORD = 0xFFFFFFFF
 
 
 def signed(x: int) -> int:
-    """x modulo 2⁶⁴, as int64 holds it."""
+    """Return x modulo 2⁶⁴ as an int64 value."""
     return (x + 2**63) % 2**64 - 2**63
 
 

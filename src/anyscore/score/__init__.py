@@ -1,20 +1,20 @@
 """The scoring functions: formula, shapes, initialisation and source, each lowered once.
 
-    base        `Score`: what a score is
+    base        `Score`: the base class of scores
     products, distances, hidden    the thirteen scores
     factors     the one form that every score takes
     pairs       the elementwise functions of that form, and their registry
     outer       functions of the whole sum: a cap, a root, a logarithm
-    formula/    a pair of a formula: read, differentiated, computed in any framework
+    formula/    pairs written as formulas: read, differentiated, computed in any framework
     scales      parameters that are numbers or tensors
-    checks      a score beside the tensors of a call
+    checks      checks of a score together with the tensors of a call
 
-A score is a small frozen class whose fields are its parameters, oriented as in the papers. Shapes:
+A score is a small frozen class. Its fields are its parameters, oriented as in the papers. Shapes:
 query (..., T_q, d_q), key (..., T_k, d_k), score (..., T_q, T_k). A parameter may have leading
-dimensions, which meet those of the query (of the key, for W_k and w_k): w_v (H, h), W_q (H, h, d_q)
-and sigma (H,) give each of H heads its own. A projection given as None means that the tensor comes
-projected. Scales (`scale`, `sigma`, `tau`) are numbers or tensors of the shape of leading
-dimensions.
+dimensions, which broadcast with the query's; W_k and w_k broadcast with the key's. For example w_v
+(H, h), W_q (H, h, d_q) and sigma (H,) differ between H heads. A projection given as None means an
+input that is projected already. Scales (`scale`, `sigma`, `tau`) are numbers or tensors of the
+shape of leading dimensions.
 
 Imports `ops` alone. Start with `factors`, then `distances`.
 """
@@ -70,4 +70,4 @@ SCORES: dict[str, type[Score]] = {
     "concat": Concat,
     "gatv2": GATv2,
 }
-"""The names that layers and the command line know scores by."""
+"""Scores by the names that layers and the command line take."""

@@ -1,9 +1,9 @@
 """The base of scores, and the initial values of their parameters.
 
-A score is a small frozen class whose fields are its parameters. `lower` gives it as `Factors`;
-`parameters` says which of them a layer creates, and with which initial values: for queries and keys
-of independent entries of mean 0 and variance 1 the variance of the score is about 1, so that a
-comparison compares scores.
+A score is a small frozen class whose fields are its parameters. `lower` returns it as `Factors`.
+`parameters` returns the parameters that a layer creates, with their initial values. For queries and
+keys of independent entries, of mean 0 and variance 1, the initial variance of every score is about
+1. A comparison then compares scores, not scales.
 """
 
 from __future__ import annotations
@@ -35,15 +35,15 @@ class Init:
 
 
 def uniform(*shape: int, variance: float) -> Init:
-    """Make initial values uniform, of mean 0 and this variance."""
+    """Return uniform initial values of a shape, of mean 0 and this variance."""
     return Init(shape, bound=math.sqrt(3 * variance))
 
 
 @dataclass(frozen=True, eq=False)
 class Projection:
-    """A matrix that is called, not multiplied: a module, which other libraries watch or replace.
+    """A matrix that is called, not multiplied: a module that other libraries may watch or replace.
 
-    call: x (..., d) → x Wᵀ (..., h). shape, dtype: of W, (h, d). tensors: those that are learned.
+    call: x (..., d) → x Wᵀ (..., h). shape, dtype: of W, (h, d). tensors: the learned tensors.
     """
 
     call: Callable[[Array], Array]
@@ -56,12 +56,13 @@ class Projection:
 class Score:
     """A scoring function s(q, k), lowered to factors.
 
-    formula: as it is displayed. shapes: the trailing dimensions of each field that is a tensor, in
-    d_q, d_k and a width h of the score's own. linears: the fields that may be a `Projection`.
-    equal_widths: whether d_q = d_k is required. number_fields: the fields that must be numbers > 0.
-    uses_key_heads: the fields that meet keys as well as queries, and so have the heads of both.
+    formula: the formula for display. shapes: the trailing dimensions of each tensor field, in terms
+    of d_q, d_k and a hidden width h. linears: the fields that may be a `Projection`. equal_widths:
+    whether d_q = d_k is required. number_fields: the fields that must be numbers > 0.
+    uses_key_heads: the fields that are combined with keys as well as queries, and so have key
+    heads.
 
-    Scores are trees, in PyTorch and JAX, of their tensors.
+    Scores are trees of their tensors in PyTorch and JAX.
     """
 
     formula: ClassVar[str]
@@ -78,28 +79,28 @@ class Score:
         register_pytrees()
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
-        """Lower the score of all queries (..., T_q, d_q) and keys (..., T_k, d_k) to factors.
+        """Return the score of all queries (..., T_q, d_q) and keys (..., T_k, d_k) as factors.
 
-        Tensors are those of the framework of `xp`, in the dtype of the call. Rows that nobody
-        attends with or to come as zeros, so the factors must be differentiable at 0.
+        Tensors are of the framework of `xp`, in the dtype of the call. Rows of tokens that every
+        mask excludes are zeros, so the factors must be differentiable at 0.
         """
         raise NotImplementedError
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
-        """Map fields to the parameters that a layer creates for them, or to fixed numbers.
+        """Map field names to the initial values of learned parameters, or to fixed numbers.
 
         d_q, d_k: widths of queries and keys. hidden: width of a hidden layer.
         """
         return {}
 
     def projections(self) -> dict[str, Projection]:
-        """Map field names to the parameters that are called."""
+        """Map field names to the parameters that are `Projection` objects."""
         return {name: x for name, x in vars(self).items() if isinstance(x, Projection)}
 
     def tensors(self) -> dict[str, Array]:
         """Map field names to the parameters that are tensors."""
-        fields = self.__dataclass_fields__  # other things may be cached beside them
+        fields = self.__dataclass_fields__  # vars() may hold caches too
         return {
             name: x
             for name, x in vars(self).items()
@@ -107,5 +108,5 @@ class Score:
         }
 
     def map(self: S, function: Callable[[Array], Array]) -> S:
-        """Copy the score with a function applied to each parameter that is a tensor."""
+        """Return a copy with a function applied to each parameter that is a tensor."""
         return replace(self, **{name: function(x) for name, x in self.tensors().items()})

@@ -1,4 +1,4 @@
-"""Checks of a score beside its tensors, and of a call as a whole."""
+"""Checks of a score together with the tensors of a call, and of a call as a whole."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from anyscore.ops.checks import (
 from anyscore.score.base import Projection, Score
 
 KEY_PARAMETERS = "W_k", "w_k"
-"""The parameters of scores that meet the keys, not the queries, and so have key heads."""
+"""The parameters that are combined with keys, not with queries, and so have key heads."""
 POSITIVE = "sigma", "tau"
-"""Parameters of which a layer keeps the logarithm."""
+"""Parameters that a layer stores as their logarithm."""
 
 _passed: dict[Any, Sizes] = {}
-"""The sizes of calls that passed, by all that the checks look at: most calls repeat one."""
+"""The sizes of calls that passed, by all inputs of the checks: most calls repeat an earlier one."""
 
 
 def check_call(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> Sizes:
-    """Check query, key, value and the score together; give the sizes of the call.
+    """Check query, key, value and the score together; return the sizes of the call.
 
     Raises TypeError, ValueError: as `check_tensors` and `check_score`.
     """
@@ -35,7 +35,7 @@ def check_call(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> S
         if not xp.is_tracing():
             signature = _signature(xp, query, key, value, score)
             sizes = _passed.get(signature)  # one access: another thread may clear it meanwhile
-    except (TypeError, AttributeError, RuntimeError):  # no plain tensor of this framework
+    except (TypeError, AttributeError, RuntimeError):  # not a plain tensor of this framework
         signature = None
     if sizes is not None:
         return sizes
@@ -49,7 +49,7 @@ def check_call(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> S
 
 
 def _signature(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> Any:
-    """Collect all that the checks of a call depend on, hashable."""
+    """Return all that the checks of a call depend on, hashable."""
     signature: list[Any] = [type(score), callable(score)]
     for x in (query, key, value, *(vars(score).values() if isinstance(score, Score) else ())):
         shape = getattr(x, "shape", None)
@@ -65,7 +65,7 @@ def _signature(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> A
 def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> None:
     """Check that the score is an object or a callable, with parameters that fit the tensors.
 
-    Raises TypeError, ValueError: it is not, or they do not.
+    Raises TypeError, ValueError: the score is neither, or a parameter does not fit.
     """
     if not isinstance(score, Score):
         if isinstance(score, str | type) or not callable(score):
@@ -105,7 +105,7 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> 
         widths["h"] = d_q if "W_q" in projected else d_k
     for field, (shape, of_field) in parameters.items():
         expected = score.shapes.get(field)
-        if expected is None:  # a user's score, which does not give the shape
+        if expected is None:  # a user's score without this shape
             continue
         if expected and of_field != dtype:
             raise TypeError(
@@ -143,7 +143,7 @@ def parameters_of(xp: Ops, score: Score) -> dict[str, tuple[tuple[int, ...], str
 
 
 def _check_number(name: str, x: Any, dtype: str, positive: bool) -> None:
-    """Check a scale whose inverse square must be a number of the dtype of sums."""
+    """Check a scale: its inverse square must be finite in the accumulation dtype."""
     least = 1e-154 if dtype == "float64" else 1e-19
     if positive and not x > 0:
         raise ValueError(f"{name} must be > 0, got {x}.")
@@ -154,9 +154,9 @@ def _check_number(name: str, x: Any, dtype: str, positive: bool) -> None:
 
 
 def check_widths(score: type[Score], d_q: int, d_k: int) -> None:
-    """Check that a score can bridge the widths.
+    """Check the widths of queries and keys for a score.
 
-    Raises ValueError: it needs equal ones.
+    Raises ValueError: the score needs equal widths.
     """
     if score.equal_widths and d_q != d_k:
         raise ValueError(
@@ -166,9 +166,9 @@ def check_widths(score: type[Score], d_q: int, d_k: int) -> None:
 
 
 def check_scores(xp: Ops, scores: Any, query: Array, sizes: Sizes) -> None:
-    """Check the scores that a callable gave: a tensor that broadcasts to (*lead, T_q, T_k).
+    """Check the scores of a callable: a tensor that broadcasts to (*lead, T_q, T_k).
 
-    Raises TypeError, ValueError: they are not.
+    Raises TypeError, ValueError: the scores are no such tensor.
     """
     if framework(scores) is None:
         raise TypeError(f"the score gave a {type(scores).__name__}, expected a tensor.")

@@ -19,8 +19,8 @@ from anyscore.score.scales import number, scaled
 class Gaussian(Score):
     """s = −‖q − k‖² / (2σ²), of d_q = d_k = d; σ > 0: a number or a tensor (...).
 
-    Initialisation: σ = (2d)^¼, for which the variance of the score is 1. Source: Nadaraya 1964 and
-    Watson 1964, whose estimator is this attention, with a Gaussian kernel.
+    Initialisation: σ = (2d)^¼, so the variance of the score is 1. Source: Nadaraya 1964 and Watson
+    1964; with a Gaussian kernel their estimator is this attention.
     """
 
     sigma: Any = 1.0
@@ -31,7 +31,7 @@ class Gaussian(Score):
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
-        """Give σ, learned, with the initial value (2d)^¼."""
+        """Return σ, learned, with the initial value (2d)^¼."""
         return {"sigma": Init((), value=(2 * d_k) ** 0.25)}
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
@@ -56,7 +56,7 @@ class Laplace(Score):
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
-        """Give σ, learned, with the initial value √d."""
+        """Return σ, learned, with the initial value √d."""
         return {"sigma": Init((), value=math.sqrt(d_k))}
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
@@ -69,7 +69,7 @@ class Laplace(Score):
 class Euclidean(Score):
     """s = −‖q − k‖ / σ, of d_q = d_k = d; σ > 0: a number or a tensor (...).
 
-    Where q = k the derivative by both is 0.
+    At q = k the derivatives are 0.
 
     Initialisation: σ = √(2d − 4 Γ((d+1)/2)² / Γ(d/2)²), the standard deviation of the distance,
     about 1. Source: Rasmussen and Williams 2006 (Gaussian Processes for Machine Learning), eq.
@@ -84,7 +84,7 @@ class Euclidean(Score):
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
-        """Give σ, learned, with the initial value above."""
+        """Return σ, learned, with the initial value above."""
         mean = math.exp(math.lgamma((d_k + 1) / 2) - math.lgamma(d_k / 2))
         return {"sigma": Init((), value=math.sqrt(2 * d_k - 4 * mean**2))}
 
@@ -101,8 +101,8 @@ class StudentT(Score):
 
     ν > 0: a number. σ > 0: a number or a tensor (...).
 
-    Weights fall with a power of the distance, not exponentially, so far keys keep some; for ν → ∞
-    it is `Gaussian`.
+    Weights fall with a power of the distance, not exponentially, so far keys keep weight. For ν → ∞
+    the score is `Gaussian`.
 
     Initialisation: ν = √(2d), fixed, and σ = 1 (variance 1 from d = 8 on; 0.9 of 4, 0.54 of 1).
     Source: van der Maaten and Hinton 2008 (t-SNE), eq. 4, ν = 1; Xie et al. 2016 (DEC), eq. 1.
@@ -118,7 +118,7 @@ class StudentT(Score):
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
-        """Give ν = √(2d), a number, and σ, learned, with the initial value 1."""
+        """Return ν = √(2d), a number, and σ, learned, with the initial value 1."""
         return {"nu": math.sqrt(2 * d_k), "sigma": Init((), value=1.0)}
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
@@ -132,13 +132,13 @@ class StudentT(Score):
 class Lorentz(Score):
     """s = −scale · arcosh(x̂₀ŷ₀ − x̂·ŷ), x = q/σ, y = k/σ, x̂ = (√(1 + ‖x‖²), x).
 
-    The distance in hyperbolic space, of the points of the hyperboloid above x and y. σ > 0, the
-    radius of its curvature: a number or a tensor (...), which then has the heads of the keys too.
-    scale > 0: a number. d_q = d_k = d. Where q = k the derivative by both is 0.
+    arcosh(…) is the hyperbolic distance of the points above x and y on the hyperboloid. σ > 0 is
+    the radius of curvature: a number or a tensor (...) of key heads. scale > 0: a number. d_q = d_k
+    = d. At q = k the derivatives are 0.
 
     Initialisation: σ = 1, and scale = √((d + 2)/2), fixed (variance 1 within an eighth from d = 2
-    on, 0.65 of 1). Source: Gulcehre et al. 2019 (Hyperbolic Attention Networks), section 3.2, whose
-    β is `scale`; the hyperboloid as in Nickel and Kiela 2018, section 3.1.
+    on, 0.65 of 1). Source: Gulcehre et al. 2019 (Hyperbolic Attention Networks), section 3.2, with
+    β = scale; the hyperboloid is from Nickel and Kiela 2018, section 3.1.
     """
 
     sigma: Any = 1.0
@@ -152,13 +152,13 @@ class Lorentz(Score):
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
-        """Give σ, learned, with the initial value 1, and scale = √((d + 2)/2), a number."""
+        """Return σ, learned, with the initial value 1, and scale = √((d + 2)/2), a number."""
         return {"sigma": Init((), value=1.0), "scale": math.sqrt((d_k + 2) / 2)}
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
         """Lower to ½ (‖x − y‖² − (x̂₀ − ŷ₀)²), and −scale · arcosh(1 + …) of the sum.
 
-        That is the argument of arcosh less 1, of differences, which lose the fewest digits.
+        The sum is the argument of arcosh less 1. From differences it loses the fewest digits.
         """
         sigma, width = number(xp, self.sigma, query), xp.shape(query)[-1]
         if not isinstance(sigma, Real):
@@ -171,6 +171,6 @@ class Lorentz(Score):
 
 
 def _lifted(xp: Ops, x: Array, sigma: Any) -> Array:
-    """Give the points (x, √(1 + ‖x‖²)) of the hyperboloid, of x / σ, in the dtype of sums."""
+    """Return the points (y, √(1 + ‖y‖²)), y = x / σ, of the hyperboloid, in the dtype of sums."""
     x = xp.astype(x, accumulation(xp.dtype(x))) / sigma
     return xp.concat([x, xp.sqrt(1 + xp.sum(x * x, axis=-1, keepdims=True))], -1)

@@ -2,11 +2,11 @@
 
     s(q, k) = φ(scale · Σ_d weight_d · pair(a_d, b_d) + query_bias + key_bias)
 
-with a = A(q) and b = B(k), of tokens alone.
+with a = A(q) and b = B(k).
 
-A and B are cheap maps of single tokens; only `pair` costs queries × keys × width, and there are few
-pairs: see `pairs`. A score lowers itself to `Factors`; the reference and every kernel take nothing
-else.
+A and B are cheap maps of single tokens; only `pair` costs queries × keys × width. There are few
+pairs: see `pairs`. A score lowers itself to `Factors`, the only form that the reference and the
+kernels take.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from anyscore.score.pairs import Pair
 class Factors(NamedTuple):  # a dataclass takes 1 µs more of every call
     """A score of all queries and keys, before the sum over the width h is taken.
 
-    a (..., T_q, h), b (..., T_k, h); pair; weight (..., h), or None for 1: leading dimensions, if
-    any, are those of a (heads may have their own); scale, a number; query_bias (..., T_q) and
-    key_bias (..., T_k), or None for 0; outer, φ, or None for the identity. key_weight (..., h, 1),
-    where key_bias is b · key_weight, as a part of the pair's sum: terms of edges meet it too.
+    a: (..., T_q, h). b: (..., T_k, h). weight: (..., h), with leading dimensions of a (heads may
+    differ), or None for 1. scale: a number. query_bias: (..., T_q), or None for 0. key_bias: (...,
+    T_k), or None for 0. outer: φ, or None for the identity. key_weight: (..., h, 1), if key_bias =
+    b · key_weight is part of the pair's sum, else None. Terms of edges are multiplied by key_weight
+    too.
     """
 
     a: Array

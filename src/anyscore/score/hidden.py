@@ -12,15 +12,15 @@ from anyscore.score.factors import Factors
 from anyscore.score.pairs import LEAKY_RELU, LEAKY_SLOPE, TANH
 from anyscore.score.scales import number, scaled
 
-_TANH, _LEAKY_RELU = 0.394, 0.52  # mean squares, of a standard normal variable
+_TANH, _LEAKY_RELU = 0.394, 0.52  # mean squares for a standard normal argument
 
 
 @dataclass(frozen=True, eq=False)
 class Additive(Score):
     """s = scale · w_vᵀ tanh(W_q q + W_k k + bias), scale = 1 unless given.
 
-    W_q (h, d_q), W_k (h, d_k), or None for tokens that come projected; w_v (h,), bias (h,) or None.
-    Initialisation: variance 1 of the argument of tanh, and of the score. Source: Bahdanau et al.
+    W_q (h, d_q), W_k (h, d_k), or None for projected inputs; w_v (h,); bias (h,) or None.
+    Initialisation: the argument of tanh and the score have variance 1. Source: Bahdanau et al.
     2015, appendix A.1.2.
     """
 
@@ -42,7 +42,7 @@ class Additive(Score):
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
-        """Give W_q, W_k and w_v, uniform."""
+        """Return W_q, W_k and w_v, uniform."""
         return _hidden_layer(d_q, d_k, hidden, _TANH)
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
@@ -58,7 +58,7 @@ class Concat(Score):
     """s = scale · w_vᵀ tanh(W [q; k] + bias), scale = 1 unless given.
 
     W (h, d_q + d_k), w_v (h,), bias (h,) or None.
-    The additive score with W = [W_q, W_k], query first, and initialised alike.
+    This is the additive score with W = [W_q, W_k], query first, and the same initialisation.
     Source: Luong et al. 2015, section 3.1 ("concat").
     """
 
@@ -78,12 +78,12 @@ class Concat(Score):
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
-        """Give W and w_v, uniform."""
+        """Return W and w_v, uniform."""
         w_v = uniform(hidden, variance=1 / (hidden * _TANH))
         return {"W": uniform(hidden, d_q + d_k, variance=1 / (d_q + d_k)), "w_v": w_v}
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
-        """Lower as the additive score of the two parts of W."""
+        """Lower as the additive score with the two parts of W."""
         d_q = xp.shape(query)[-1]
         W_q, W_k = self.W[..., :d_q], self.W[..., d_q:]
         return Additive(W_q, W_k, self.w_v, self.bias, self.scale).lower(xp, query, key)
@@ -91,10 +91,10 @@ class Concat(Score):
 
 @dataclass(frozen=True, eq=False)
 class GATv2(Score):
-    """s = w_vᵀ LeakyReLU(W_q q + W_k k), with a slope for negative arguments of 0.2 unless given.
+    """s = w_vᵀ LeakyReLU(W_q q + W_k k), of slope 0.2 for negative arguments unless given.
 
-    W_q (h, d_q), W_k (h, d_k), or None for tokens that come projected; w_v (h,); negative_slope a
-    number or a tensor (...). Initialisation as of `Additive`.
+    W_q (h, d_q), W_k (h, d_k), or None for projected inputs; w_v (h,); negative_slope: a number or
+    a tensor (...). Initialisation: as in `Additive`.
     Source: Brody et al. 2022 (How Attentive are Graph Attention Networks?), eq. 7.
     """
 
@@ -114,13 +114,13 @@ class GATv2(Score):
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
-        """Give W_q, W_k and w_v, uniform."""
+        """Return W_q, W_k and w_v, uniform."""
         return _hidden_layer(d_q, d_k, hidden, _LEAKY_RELU)
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
         """Lower to LeakyReLU: a = W_q q, b = W_k k, weight w_v; biases for slopes other than 0.2.
 
-        Raises ValueError: weights or slopes of more heads than the keys have.
+        Raises ValueError: weights or slopes have more heads than the keys.
         """
         a, b = _project(xp, query, self.W_q), _project(xp, key, self.W_k)
         f = Factors(a, b, LEAKY_RELU, weight=self.w_v)

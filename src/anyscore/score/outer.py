@@ -1,12 +1,12 @@
-"""Outer functions: what a score does with its sum, s = φ(x), x = scale · Σ_d … + biases.
+"""Outer functions: a score is s = φ(x) of its sum x = scale · Σ_d … + biases.
 
     tanh      s = c · tanh(x / c)           soft capping
     sqrt      s = −c · √x                   of squared distances: distances
     log1p     s = −c · log(1 + x)           of squared distances: the density of Student's t
     arcosh    s = −c · arcosh(1 + x)        of squared Lorentz distances: hyperbolic ones
 
-In the last three x < 0 is a rounding of 0, and counts as 0. There √ and arcosh have no derivative,
-and the slope is 0: that of the distance, in the mean over all directions.
+In the last three, x < 0 is a rounding error of 0 and counts as 0. √ and arcosh have no derivative
+at 0. The slope at 0 is set to 0, the mean slope of a distance over all directions.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ from anyscore.ops import Array, Ops
 class Outer(NamedTuple):
     """An outer function: its name in `FUNCTIONS`, and its number c > 0.
 
-    Raises KeyError, where it is used: no function has that name.
+    Raises KeyError, when the function is used: no function has that name.
     """
 
     name: str
     scale: float = 1.0
 
     def value(self, xp: Ops, x: Array) -> Array:
-        """Apply the function, in operations that the framework can differentiate."""
+        """Return φ(x), in operations that the framework can differentiate."""
         return FUNCTIONS[self.name](xp, x, self.scale)
 
 
@@ -46,14 +46,14 @@ def _log1p(xp: Ops, x: Array, c: float) -> Array:
 
 
 def _arcosh(xp: Ops, x: Array, c: float) -> Array:
-    """2 · asinh(√(x / 2)), written so that nothing cancels or overflows."""
+    """Return −c · arcosh(1 + x) by 2 · asinh(√(x / 2)), without cancellation or overflow."""
     zero, x = _apart(xp, x)
     z, half = xp.sqrt(x / 2), x / 2
     return -c * xp.where(zero, 0.0, 2 * xp.log1p(z + half / (1 + xp.sqrt(1 + half))))
 
 
 def _apart(xp: Ops, x: Array) -> tuple[Array, Array]:
-    """Return where x ≤ 0, and x with 1 there, whose derivatives are finite."""
+    """Return (x ≤ 0, x with 1 in these places): derivatives at 1 are finite."""
     zero = x <= 0
     return zero, xp.where(zero, 1.0, x)
 
@@ -66,4 +66,4 @@ FUNCTIONS: dict[str, Callable[[Ops, Array, float], Array]] = {
 }
 
 NAMES = "", *FUNCTIONS
-"""The outer functions as the C++ core counts them, none first."""
+"""The outer functions in the order of the C++ core's numbers; "" is none."""

@@ -1,4 +1,4 @@
-"""Pairs: the elementwise functions of two features that scores sum, and the registry of all.
+"""Pairs: the elementwise functions of two features that scores sum, and their registry.
 
 Kernels know a pair by its key. A pair of a formula runs in every kernel: see `Pair.from_formula`.
 """
@@ -16,13 +16,14 @@ from anyscore.ops import Array, Ops
 class Pair:
     """An elementwise function of two features.
 
-    name: what kernels know it by.
+    name: its name in plans and errors.
     value: (ops, a, b) → pair(a, b), in operations that the framework can differentiate.
-    triton: the value and its partial derivatives as three `@triton.jit` functions of a and b, which
-        PyTorch on a GPU needs for a pair that is not among ours; see docs/gpu.md.
+    triton: the value and its partial derivatives as three `@triton.jit` functions of a and b.
+        PyTorch on a GPU needs them for a pair that is neither built in nor a formula; see
+        docs/gpu.md.
 
-    key: what kernels know it by: the name, and of a formula its content too, so that another
-        formula of the same name is another pair.
+    key: the identity of the pair for kernels: the name, and for a formula its content too. Another
+        formula of the same name is therefore another pair.
 
     Raises ValueError: another pair has that name.
     """
@@ -49,27 +50,28 @@ class Pair:
         return self.key != self.name
 
     def __reduce__(self) -> Any:
-        return Pair, (self.name, self.value, self.triton)  # which makes it known elsewhere too
+        return Pair, (self.name, self.value, self.triton)  # registers the pair when unpickled
 
     @classmethod
     def from_formula(cls, name: str, formula: str | Callable[[Any, Any], Any]) -> Pair:
-        """Make a pair of a formula, which every implementation runs, with its derivatives.
+        """Return a pair from a formula; every implementation runs it, with its derivatives.
 
             pair(a, b) = formula, of two features: numbers
 
-        name: what `plan` and errors call it. formula: a text, such as `"softplus(a + b)"`, of
-        numbers, a, b, pi, + − * / **, `where(a > b, …, …)` and the functions abs, cos, erf, exp,
-        expm1, log, log1p, maximum, minimum, relu, sigmoid, sign, sin, softplus, sqrt and tanh; or a
-        Python function of a and b that uses those of `anyscore.score.formula`, or NumPy's.
+        name: the name in plans and errors. formula: a text, such as `"softplus(a + b)"`, or a
+        Python function of a and b. A text may use numbers, a, b, pi, + − * / **, `where(a > b, …,
+        …)` and the functions abs, cos, erf, exp, expm1, log, log1p, maximum, minimum, relu,
+        sigmoid, sign, sin, softplus, sqrt and tanh. A Python function may use the functions of
+        `anyscore.score.formula`, or NumPy's of the same names.
 
-        Nothing is compiled before the first call (or `plan`) on a CPU, which takes some seconds,
-        once for each formula, type of sums and machine; without a compiler the reference runs it.
-        What overflows as written overflows here: softplus(x) and sigmoid(x) are safe for any x, and
-        log(1 + exp(x)) is read as softplus(x). A formula is finite at a = b = 0, with both its
-        derivatives. See docs/own_pair.md.
+        The first call (or `plan`) on a CPU compiles the formula. Compiling takes some seconds, once
+        for each formula, accumulation dtype and machine. Without a compiler the reference runs the
+        formula. A formula overflows as it is written; softplus(x) and sigmoid(x) are safe for any
+        x, and log(1 + exp(x)) is read as softplus(x). The formula and both derivatives must be
+        finite at a = b = 0. See docs/own_pair.md.
 
-        Raises TypeError: `formula` is neither. ValueError: the formula is not of a and b alone, or
-        has no derivative at 0.
+        Raises TypeError: `formula` is neither a text nor a function. ValueError: the formula uses
+        other names than a and b, or has no derivative at 0.
 
         >>> from anyscore.score.pairs import Pair
         >>> Pair.from_formula("softplus", "log(1 + exp(a + b))").name
@@ -90,12 +92,12 @@ _KNOWN: dict[str, Pair] = {}
 
 
 def _place(function: Any) -> tuple[str, str]:
-    """Return the module and the name that a function is defined under."""
+    """Return the module and the qualified name of a function."""
     return str(function.__module__), str(getattr(function, "__qualname__", function))
 
 
 def pair_named(key: str) -> Pair:
-    """Return the pair of a key, which is all that the operators of a framework take of it.
+    """Return the pair of a key; operators of a framework take the key in place of the pair.
 
     Raises ValueError: this process has made no such pair.
     """

@@ -51,9 +51,9 @@ class ScaledDot(Score):
 class Bilinear(Score):
     """s = scale · qᵀ W k, W (d_q, d_k), scale = 1 unless given: "general" or "multiplicative".
 
-    Initialisation: Glorot & Bengio 2010, eq. 16, and in layers scale = 1/√d, where d is the
-    harmonic mean of the widths; without that scale the variance of the score were d. Source: Luong
-    et al. 2015, section 3.1, "general".
+    Initialisation: W as in Glorot & Bengio 2010, eq. 16; in layers scale = 1/√d, with d the
+    harmonic mean of the widths. Without this scale the variance of the score would be d. Source:
+    Luong et al. 2015, section 3.1, "general".
     """
 
     W: Array
@@ -65,12 +65,12 @@ class Bilinear(Score):
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
-        """Give W, uniform, and the fixed scale."""
+        """Return W, uniform, and the fixed scale."""
         d = 2 * d_q * d_k / (d_q + d_k)
         return {"W": uniform(d_q, d_k, variance=2 / (d_q + d_k)), "scale": 1 / math.sqrt(d)}
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
-        """Lower to products: a = Wᵀq, b = k, and the scale; a called W projects the keys."""
+        """Lower to products: a = Wᵀq, b = k, and the scale; a `Projection` W projects the keys."""
         if isinstance(self.W, Projection):
             product = Factors(query, self.W.call(key), PRODUCT)
         else:
@@ -83,7 +83,7 @@ class Bilinear(Score):
 class Cosine(Score):
     """s = (q/‖q‖)ᵀ(k/‖k‖) / τ, of d_q = d_k = d; a zero vector scores 0, with gradient 0.
 
-    τ > 0: a number or a tensor (...). Norms are taken in float32 or better. Initialisation: τ =
+    τ > 0: a number or a tensor (...). Norms are computed in float32 or better. Initialisation: τ =
     1/√d. Source: Graves et al. 2014 (Neural Turing Machines), eq. 5 and 6, β = 1/τ.
     """
 
@@ -95,7 +95,7 @@ class Cosine(Score):
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
-        """Give τ, learned, with the initial value 1/√d."""
+        """Return τ, learned, with the initial value 1/√d."""
         return {"tau": Init((), value=1 / math.sqrt(d_k))}
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
@@ -122,7 +122,7 @@ class Trilinear(Score):
 
     @classmethod
     def parameters(cls, d_q: int, d_k: int, hidden: int) -> dict[str, Init | float]:
-        """Give w_q, w_k and w_p, uniform."""
+        """Return w_q, w_k and w_p, uniform."""
         return {name: uniform(d_k, variance=1 / (3 * d_k)) for name in ("w_q", "w_k", "w_p")}
 
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
@@ -137,7 +137,7 @@ class Trilinear(Score):
 
 
 def _normalised(xp: Ops, x: Array) -> Array:
-    """Divide x by its norm along the last axis, 0 by 1.
+    """Return x divided by its norm along the last axis; 0 for a zero vector.
 
     x is divided by its largest entry first, so that no square overflows.
     """

@@ -1,4 +1,4 @@
-"""Scales of scores, given as numbers or learned as tensors."""
+"""Scales of scores: numbers, or learned tensors."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from anyscore.score.factors import Factors
 
 
 def number(xp: Ops, x: Any, like: Array) -> Any:
-    """Convert a scale to the dtype of sums of `like`; a number to one of Python."""
+    """Return a tensor in the accumulation dtype of `like`; a number as a Python float."""
     if is_number(x):
-        return float(x)  # NumPy's own would make arrays of its type
+        return float(x)  # NumPy's floats would change dtypes of arrays
     return xp.astype(x, accumulation(xp.dtype(like)))
 
 
 def scaled(xp: Ops, f: Factors, scale: Any) -> Factors:
-    """Scale factors: by a number in their scale, by a tensor (...) in their weight (..., h)."""
+    """Return scaled factors: a number multiplies the scale, a tensor (...) the weight (..., h)."""
     if is_number(scale):  # spelled out: `_replace` takes 1 µs more of every call
         return Factors(f.a, f.b, f.pair, f.weight, float(scale), f.query_bias, f.key_bias, f.outer)
     weight = xp.reshape(scale, (*xp.shape(scale), 1))
@@ -28,5 +28,5 @@ def scaled(xp: Ops, f: Factors, scale: Any) -> Factors:
 
 
 def is_number(x: Any) -> bool:
-    """Return whether x is a number; most are floats, and to ask for a `Real` takes longer."""
+    """Return whether x is a number; most are floats, and isinstance with `Real` takes longer."""
     return type(x) is float or isinstance(x, Real)

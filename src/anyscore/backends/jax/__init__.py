@@ -1,6 +1,6 @@
 """JAX: the core as targets of XLA and the Pallas kernels, with derivatives of any order.
 
-backend     `BACKEND`: what the core and the Pallas kernels run
+backend     `BACKEND`: the tasks of the core and of the Pallas kernels
 autograd    derivatives of the core, and batches
 sparse      sparsemax and entmax15
 buffers     buffers of growing caches

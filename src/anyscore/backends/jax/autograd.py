@@ -1,8 +1,7 @@
-"""Fused attention in JAX: gradients by its own backward; forward mode and higher orders by the
-definition.
+"""Fused attention in JAX: gradients by a fused backward, other derivatives by the reference.
 
-What computes is chosen where JAX chooses a platform, when a call is lowered: the C++ core for the
-CPU, the Pallas kernels for CUDA, the definition for `jax.export`.
+Forward mode and higher orders are the other derivatives. JAX chooses a platform when it lowers a
+call: the C++ core for the CPU, the Pallas kernels for CUDA, the reference for `jax.export`.
 """
 
 from __future__ import annotations
@@ -28,7 +27,7 @@ _xp = load("jax")
 
 
 def targets() -> tuple[str, ...]:
-    """Return the platforms that calls are made for: CUDA only where there is such a device."""
+    """Return the platforms of calls; CUDA only if this machine has such a device."""
     if pallas.INTERPRET:
         return ("interpret",)
     return ("cpu", "cuda") if pallas.has_device() else ("cpu",)
@@ -36,10 +35,9 @@ def targets() -> tuple[str, ...]:
 
 @partial(jax.jit, static_argnums=1, inline=True)
 def attend(x: Operands, s: StaticArgs) -> Results:
-    """Compute attention, differentiable.
+    """Return differentiable attention, in the dtype of sums.
 
-    x: of full rank; seed (..., 2) and counter (...) as `kernels.xla.attention` says. The results
-    are in the dtype of sums.
+    x: of full rank; seed (..., 2) and counter (...), see `kernels.xla.attention`.
     """
     results: Results = _attend(_alike(x), s)
     return results
@@ -47,7 +45,7 @@ def attend(x: Operands, s: StaticArgs) -> Results:
 
 @partial(jax.jit, static_argnums=0)
 def prepare_keys(pair: str, b: Array) -> Array:
-    """Compute what `attend` may be given as `packed` for b (*lead, T_k, h): (*lead, T_k + 1, h)."""
+    """Return packed keys (*lead, T_k + 1, h), an operand of `attend`, of b (*lead, T_k, h)."""
 
     def by_core(b: Array) -> Array:
         return vary_like(xla.prepare_keys(pair, b), b)
@@ -58,7 +56,7 @@ def prepare_keys(pair: str, b: Array) -> Array:
 
 @partial(jax.jit, static_argnums=(0, 4))
 def append_keys(pair: str, b: Array, packed: Array, start: Array, count: int) -> Array:
-    """Compute packed with `count` new rows of b, from row `start` () on, modulo those there are."""
+    """Return `packed` with `count` new rows of b, from row `start` () on, modulo T_k."""
 
     def by_core(operands: tuple[Array, ...]) -> Array:
         b, packed, start = operands
@@ -72,7 +70,7 @@ def append_keys(pair: str, b: Array, packed: Array, start: Array, count: int) ->
 
 
 def _as_wide(b: Array) -> Array:
-    """Return b in the packed format, every feature marked wide: a row of ½, then plain rows."""
+    """Return b in the packed format, with every feature marked wide: a row of ½, then b."""
     b = b.astype(acc_dtype(_xp, b))
     return jnp.concatenate([jnp.full_like(b[..., :1, :], 0.5), b], axis=-2)
 
@@ -84,7 +82,7 @@ def _attend(x: Operands, s: StaticArgs) -> Results:
 
 
 def _attend_jvp(s: StaticArgs, primals: Any, tangents: Any) -> tuple[Results, Results]:
-    """The tangent by the definition; its transpose is the backward of the kernels."""
+    """Return the tangent by the reference; its transpose is the backward of the kernels."""
     keeps = s.targets == ("cpu",) and keeps_scores(primals[0], s.settings)
     given = s.settings._replace(scores=s.settings.scores or keeps)
     found = _attend(*primals, s._replace(settings=given))
@@ -117,14 +115,14 @@ _attend.defjvp(_attend_jvp, symbolic_zeros=True)
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _gradients(x: Operands, s: StaticArgs, results: Results, upstream: Results) -> Operands:
-    """Compute the gradients of the factors of x, each of the type of its operand."""
+    """Return the gradients of the factors of x, each of the type of its operand."""
     gradients = _compute("backward", s, x, results, upstream).present()
     likes = {name: getattr(x, name) for name in gradients}
     return Operands(**{n: _typed(y.astype(likes[n].dtype), likes[n]) for n, y in gradients.items()})
 
 
 def _gradients_jvp(s: StaticArgs, primals: Any, tangents: Any) -> tuple[Operands, Operands]:
-    """The tangent of the definition's gradients: output and log-sum-exp are recomputed there."""
+    """Return the tangent of the reference's gradients, which recompute output and log-sum-exp."""
     x, results, upstream = primals
     along = moved(tangents[0].factors.present() | tangents[2].present())
 
@@ -140,15 +138,15 @@ _gradients.defjvp(_gradients_jvp, symbolic_zeros=True)
 
 
 def _with(record: Any, moving: Named) -> Any:
-    """Return a record with those of its fields replaced that are among `moving`."""
+    """Return a record with the fields in `moving` replaced."""
     return record._replace(**{n: y for n, y in moving.items() if n in record._fields})
 
 
 @partial(jax.jit, static_argnums=(0, 1), inline=True)
 def _compute(function: str, s: StaticArgs, *args: Any) -> Any:
-    """Run "forward" or "backward" on what the platform has for it.
+    """Run "forward" or "backward" by the implementation of the platform.
 
-    args: those of `kernels.xla.attention`, without the settings; likewise the result.
+    args, result: as in `kernels.xla.attention`, without the settings.
     """
 
     def by_core(args: Any) -> Any:
@@ -178,7 +176,7 @@ def _compute(function: str, s: StaticArgs, *args: Any) -> Any:
 
 
 def _define(function: str, s: StaticArgs, x: Operands, *rest: Any) -> Any:
-    """Compute the same by the definition, in the dtype of sums."""
+    """Run "forward" or "backward" by the reference, in the dtype of sums."""
     dtype = acc_dtype(_xp, *x[:N_DIFFERENTIABLE])
     if x.seed is not None:
         x = x._replace(seed=x.seed.reshape(2))
@@ -197,17 +195,17 @@ def _define(function: str, s: StaticArgs, x: Operands, *rest: Any) -> Any:
     return Operands(*jax.vjp(run, *x[:N_DIFFERENTIABLE])[1](reached)).map(lambda y: y.astype(dtype))
 
 
-# Where an array is on the devices may be part of its type. Inside shard_map the operands of a call
-# must be alike in that, and XLA's calls do not say that their results are as the operands.
+# The type of an array may name mesh axes along which it varies. Inside shard_map the operands of a
+# call must vary along the same axes, and results of XLA's calls have no such axes.
 
 
 def _alike(tree: Any) -> Any:
-    """Make all arrays of a tree vary along the same axes."""
+    """Return a tree whose arrays all vary along the same mesh axes."""
     return vary_like(tree, tree)
 
 
 def vary_like(tree: Any, like: Any) -> Any:
-    """Make the arrays of a tree vary along all axes along which some of `like` do."""
+    """Return a tree whose arrays vary along every mesh axis of an array in `like`."""
     axes = frozenset().union(*map(varying, jax.tree.leaves(like)))
     return jax.tree.map(lambda x: _vary(x, axes), tree) if axes else tree
 
@@ -222,7 +220,7 @@ def _vary(x: Array, axes: frozenset[Any]) -> Array:
 
 
 def _typed(gradient: Array, x: Array) -> Array:
-    """Spread a gradient over devices as the type of x says, if types say so."""
+    """Return a gradient with the sharding in the type of x, if types have shardings."""
     if explicit_mesh(x):
         sharding = jax.typeof(x).sharding
     elif mesh := explicit_mesh(gradient):

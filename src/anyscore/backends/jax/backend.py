@@ -1,6 +1,6 @@
 """JAX: the C++ core, and on NVIDIA GPUs the Pallas kernels.
 
-There is no state to draw seeds from, and no way to ask whether derivatives are wanted.
+JAX has no random state for seeds, and does not tell whether derivatives are wanted.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ register_pytrees()
 _xp = load("jax")
 
 _OWN_RANK = TRAILING_NDIM._replace(seed=1)
-"""The number of axes of each operand that are not leading dimensions; a seed is two words."""
+"""The number of axes of each operand after its leading dimensions; a seed is two words."""
 
 
 class JAX(Backend):
@@ -84,13 +84,13 @@ def _why_not_pallas(task: Task, options: Options) -> str | None:
 
 
 def _why_not_on_cpu(x: Array) -> str | None:
-    """Return why the core cannot read x: where it is or will be, None for the CPU."""
+    """Return why the core cannot read x: its device or the lowering platform; None on the CPU."""
     platform = device(x).platform
     return None if platform == "cpu" else f"it runs on the CPU, and the arrays are on {platform}"
 
 
 def _why_not_on_gpu(x: Array) -> str | None:
-    """Return why the Pallas kernels cannot read x: where it is or will be, None for CUDA."""
+    """Return why the Pallas kernels cannot read x, by its device or platform; None on CUDA."""
     if pallas.INTERPRET:
         return None
     platform = device(x).platform
@@ -108,7 +108,7 @@ def _run(task: Task, options: Options, seed: Any) -> Result:
         x = x._replace(seed=words, counter=counter)
     if x.packed is not None and x.packed.dtype != acc_dtype(_xp, *x[:N_DIFFERENTIABLE]):
         x = x._replace(packed=None)
-    x = with_edges_by_key(x, task)  # nobody says whether there will be gradients
+    x = with_edges_by_key(x, task)  # JAX does not tell whether gradients follow
     output, stats, scores = autograd.attend(_full_rank(x, s.lead), _static_args(task, s))
     return Result(None if output is None else output.astype(x.value.dtype), stats, scores)
 
@@ -119,7 +119,7 @@ def _static_args(task: Task, s: Settings) -> StaticArgs:
 
 
 def _full_rank(x: Operands, lead: tuple[int, ...]) -> Operands:
-    """Prepend axes of size 1 to each operand until it has len(lead) axes and its own."""
+    """Return operands with axes of size 1 prepended, up to len(lead) leading dimensions."""
 
     def reshaped(y: Array | None, own: int) -> Array | None:
         missing = 0 if y is None else len(lead) + own - y.ndim

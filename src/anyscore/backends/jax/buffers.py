@@ -1,4 +1,4 @@
-"""JAX: buffers of growing caches, each a new array; in place where the old one is donated."""
+"""JAX: buffers of growing caches; each write returns a new array, in place if x is donated."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ class JAXBuffers:
         return x + n
 
     def reorder_batch(self, x: Array, index: Array, rows: int | None) -> Array:
-        index = jnp.where(index < 0, x.shape[0], index)  # else they count from the end
+        index = jnp.where(index < 0, x.shape[0], index)  # negative indices would count from the end
         return jnp.take(x, index, axis=0, mode="fill")
 
     def pack(self, pair: str, b: Array, packed: Array, start: Array | int, count: int) -> Array:
@@ -61,5 +61,5 @@ class JAXBuffers:
 
 
 def device(x: Array) -> Any:
-    """Return the device that x is on; the default device, if x is traced."""
+    """Return the device of x; the default device if x is traced."""
     return jax.devices()[0] if isinstance(x, jax.core.Tracer) else next(iter(x.devices()))

@@ -1,6 +1,6 @@
-"""Sparsemax and entmax-1.5 in JAX: by the C++ core on the CPU, by the definition elsewhere.
+"""Sparsemax and entmax-1.5 in JAX: by the C++ core on the CPU, by the reference elsewhere.
 
-Their derivative is written out, in operations that JAX differentiates again and transposes:
+The derivative is explicit, in operations that JAX can differentiate and transpose:
 
     dw_i = g_i (ds_i − Σ_j g_j ds_j / Σ_j g_j)        g = 1 where w > 0, or √w for entmax-1.5
 """
@@ -25,7 +25,7 @@ _NAMES = {power: name for name, power in POWERS.items()}
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
 def sparse_weights(scores: Array, power: int) -> Array:
-    """Compute `normalizers.sparse` of scores (..., T_q, T_k)."""
+    """Return `normalizers.sparse` of scores (..., T_q, T_k)."""
     made: Array = _compute(scores, power)
     return made
 
@@ -33,7 +33,7 @@ def sparse_weights(scores: Array, power: int) -> Array:
 @sparse_weights.defjvp
 def _jvp(power: int, primals: Any, tangents: Any) -> tuple[Array, Array]:
     w, d = sparse_weights(*primals, power), tangents[0]
-    none = w == 0  # not where it is NaN
+    none = w == 0  # False for NaN
     g = jnp.where(none, 0.0, 1.0 + 0 * w if power == 1 else jnp.sqrt(jnp.where(none, 1.0, w)))
     d = jnp.where(none, 0.0, d)
     total = g.sum(-1, keepdims=True)

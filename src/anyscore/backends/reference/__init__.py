@@ -1,6 +1,6 @@
-"""The reference: attention as it is defined, in the operations that all frameworks have.
+"""The reference: attention by its definition, in operations that all frameworks have.
 
 definition    the formulas
-run           a task by them, head by head
+run           a task by these formulas
 edges         the same over the edges of a graph
 """

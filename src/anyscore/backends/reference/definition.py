@@ -1,10 +1,10 @@
-"""The definition: factors, mask and value to output, weights and statistics, in plain operations.
+"""The definition: from factors, mask and value to output, statistics and scores.
 
     weights = softmax over the attended keys of s(q, k)        output = weights · value
 
-It computes in float32 or better, holds all scores at once, and can be differentiated as often as
-the framework can. Masked entries are masked twice, as scores and as products: what is masked is
-never read, so no NaN in it reaches an output or a gradient.
+The definition computes in float32 or better, holds all scores at once, and has derivatives of every
+order that the framework supports. Scores are masked, and products too. Masked entries are therefore
+never read, and no NaN in them reaches an output or a gradient.
 """
 
 from __future__ import annotations
@@ -34,15 +34,17 @@ def attend(
     dropout_mask: Array | None = None,
     p: float = 0.0,
 ) -> tuple[Array | None, Array, Array]:
-    """Output (..., T_q, d_v), statistics (..., 2, T_q), scores (..., T_q, T_k), −∞ where masked.
+    """Return output (..., T_q, d_v), statistics (..., 2, T_q) and scores (..., T_q, T_k).
 
-    score: factors, or the scores themselves. value: None for no output. mask: boolean, True = may
-    attend. per_query: whether some key may be attended by one query and not by another; if not, the
-    caller has zeroed what nobody attends. softcap, biases: see `scores`. normalizer: the softmax or
-    a sigmoid, whose functions in `normalizers` say what statistics are. dropout_mask: boolean, what
-    is kept at dropout rate p. All in float32 or better. A query bias cancels in the softmax, so the
-    caller adds it to the statistics and the scores; under an outer function, a cap for one, it does
-    not cancel, and is in all three.
+    Masked scores are −∞. All results are in float32 or better. A query bias cancels in the softmax;
+    the caller adds it to statistics and scores. Under an outer function, for example a cap, it does
+    not cancel, and all three results include it.
+
+    score: factors, or the scores. value: None for no output. mask: boolean, True = may attend.
+    per_query: whether queries may attend different keys; if not, the caller has zeroed the rows of
+    masked keys. softcap, biases: see `scores`. normalizer: the softmax or a sigmoid, with the
+    statistics of its function in `normalizers`. dropout_mask: boolean, True = kept, at dropout rate
+    p.
     """
     s = scores(xp, score, mask, per_query, softcap, biases)
     s = s if mask is None else xp.where(mask, s, -math.inf)
@@ -55,9 +57,9 @@ def attend(
 def weigh(
     xp: Ops, weights: Array, value: Array, mask: Array | None, dropout_mask: Array | None, p: float
 ) -> Array:
-    """Output (..., T_q, d_v): the values weighed by what dropout keeps of the weights.
+    """Return the output (..., T_q, d_v): values weighted by the weights after dropout.
 
-    mask: None where no value that is not attended can be NaN or infinite.
+    mask: None if no masked value can be NaN or infinite.
     """
     if dropout_mask is not None:
         weights = xp.where(dropout_mask, weights, 0.0) / (1 - p)
@@ -72,11 +74,12 @@ def scores(
     softcap: float,
     biases: Sequence[tuple[Array, bool]] = (),
 ) -> Array:
-    """The scores s (..., T_q, T_k) without the query bias; meaningless where not attended.
+    """Return the scores s (..., T_q, T_k) without the query bias; masked entries are arbitrary.
 
-    With softcap c > 0 they are c · tanh(s / c). An outer function takes them with their query bias,
-    which then does not cancel in the softmax. biases: (…, T_q, T_k), and whether each is added
-    after all that, else before. Source: Gemma Team 2024 (Gemma 2), section 2, logit
+    With softcap c > 0 the result is c · tanh(s / c). An outer function is applied to scores with
+    the query bias, which then does not cancel in the softmax. biases: pairs of a bias (..., T_q,
+    T_k) and whether it is added after the cap and the outer function. Source: Gemma Team 2024
+    (Gemma 2), section 2, logit
     soft-capping.
     """
     s, bias, outers = score, None, [Outer("tanh", softcap)] if softcap else []
@@ -88,7 +91,7 @@ def scores(
     if not outers:
         return _add_late_biases(s, biases)
     s = s if bias is None else s + bias[..., None]
-    if mask is not None:  # masked here too, lest a NaN that is not attended have a gradient
+    if mask is not None:  # masked here too: a masked NaN must have no gradient
         s = xp.where(mask, s, 0.0)
     for outer in outers:
         s = outer.value(xp, s)
@@ -96,18 +99,18 @@ def scores(
 
 
 def _add_late_biases(s: Array, biases: Sequence[tuple[Array, bool]]) -> Array:
-    """s and the biases that come last."""
+    """Return s plus the biases that are added last."""
     for one, after in biases:
         s = s + one if after else s
     return s
 
 
 def _scores(xp: Ops, f: Factors, mask: Array | None) -> Array:
-    """s (..., T_q, T_k) without the query bias; meaningless where not attended."""
+    """Return s (..., T_q, T_k) without the query bias; masked entries are arbitrary."""
     if f.pair == PRODUCT:
         a = f.a
         if f.weight is not None:
-            if mask is not None:  # heads may share a query that some of them read and some do not
+            if mask is not None:  # heads that share a query may differ in reading it
                 a = xp.where(xp.any(mask, axis=-1)[..., None], a, 0.0)
             a = a * f.weight[..., None, :]
         s = _product(xp, a, f.b, mask, xp.masked_scores)
@@ -127,11 +130,12 @@ def _scores(xp: Ops, f: Factors, mask: Array | None) -> Array:
 
 
 def masked_softmax(xp: Ops, x: Array, mask: Mask | None) -> Array:
-    """Softmax over the last axis of x (..., T_q, T_k), of the attended entries alone.
+    """Return the softmax of x (..., T_q, T_k) over the attended entries of the last axis.
 
-    Computed in float32 or better and given in the dtype of x; a row without entries gives 0.
+    The softmax is computed in float32 or better and returned in the dtype of x. A row without
+    attended entries is 0.
 
-    Raises TypeError and ValueError: x is not such a tensor, or the mask does not fit it.
+    Raises TypeError, ValueError: x is not such a tensor, or the mask does not fit.
     """
     if problem := xp.layout_problem(x):
         raise TypeError(f"X is {problem}.")
@@ -152,10 +156,10 @@ def masked_softmax(xp: Ops, x: Array, mask: Mask | None) -> Array:
 def _product(
     xp: Ops, x: Array, y: Array, mask: Array | None, masked: Callable[[Array, Array, Array], Array]
 ) -> Array:
-    """The product of rows x (..., G, T, n) with y, read where attended, by one of the two `masked`.
+    """Return `masked` of x (..., G, T, n) and y, a product that reads attended entries only.
 
-    A y (..., 1, T_k, m) that G groups share is not repeated in memory: their rows are laid end to
-    end instead.
+    If G groups share y (..., 1, T_k, m), their rows are concatenated, and y is not repeated in
+    memory.
     """
     shape, other = xp.shape(x), xp.shape(y)
     if len(shape) > 2 and len(other) > 2 and other[-3] == 1 < shape[-3]:

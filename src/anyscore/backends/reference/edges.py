@@ -1,4 +1,4 @@
-"""The definition over the edges of a graph: what each edge has is gathered, and summed by query."""
+"""The definition over the edges of a graph: rows are gathered by edge and summed by query."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def run(xp: Ops, task: Task, edges: LoweredEdges, options: Options, seed: Any) -
 
 
 def _gathered(xp: Ops, task: Task, edges: LoweredEdges) -> Factors | Array:
-    """The factors of each edge, of one query and one key; or the scores (..., E, 1, 1)."""
+    """Return the factors of each edge, with one query and one key; or the scores (..., E, 1, 1)."""
     f = task.score
     if not isinstance(f, Factors):
         return accumulated(xp, f)[..., None, None]
@@ -64,7 +64,7 @@ def _gathered(xp: Ops, task: Task, edges: LoweredEdges) -> Factors | Array:
 
 
 def _of_all_heads(xp: Ops, x: Array, task: Task, own: int) -> Array:
-    """What each key/value head has for each head of queries. own: its axes after the heads."""
+    """Return x of key/value heads repeated for query heads. own: the number of its last axes."""
     groups, shape = task.sizes.groups, xp.shape(x)
     if groups == 1 or len(shape) <= own or shape[-own - 1] == 1:
         return x

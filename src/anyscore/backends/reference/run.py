@@ -1,4 +1,4 @@
-"""The reference as an implementation: grouped heads become an axis, sums are float32 or better."""
+"""The reference as an implementation, with an axis for grouped heads, in float32 or better."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from anyscore.score.pairs import PRODUCT
 
 
 def reference_in(xp: Ops) -> Implementation:
-    """The reference in the operations of a framework: it runs every task."""
+    """Return the reference in the operations of a framework; it runs every task."""
 
     def run_task(task: Task, options: Options, seed: Any) -> Result:
         return run(xp, task, options, seed)
@@ -73,7 +73,7 @@ def weigh(xp: Ops, task: Task, weights: Array, p: float, seed: Any) -> Array:
 
 
 def _dropout_mask(xp: Ops, task: Task, p: float, seed: Any) -> Array | None:
-    """Return which weights dropout keeps at rate p, None for all; grouped heads as an axis."""
+    """Return the boolean dropout mask at rate p, with grouped heads as an axis; None for p = 0."""
     if not p:
         return None
     sizes, seed = task.sizes, xp.seed(seed, like=task.value)
@@ -82,7 +82,7 @@ def _dropout_mask(xp: Ops, task: Task, p: float, seed: Any) -> Array | None:
 
 
 def _zero_unread(xp: Ops, task: Task) -> Task:
-    """The task with the rows of its factors and values zeroed that nobody reads."""
+    """Return the task with zeroed factors and values of tokens that every mask excludes."""
     f, mask = task.score, task.mask
     if task.unread_is_finite or mask is None:
         return task
@@ -104,7 +104,7 @@ def _zero_unread(xp: Ops, task: Task) -> Task:
 
 
 def _split_heads(xp: Ops, task: Task) -> tuple[Factors | Array, Array | None]:
-    """Score and mask of a task, in the precision of sums, grouped heads as an axis of their own."""
+    """Return score and mask of a task, in the dtype of sums, with grouped heads as an axis."""
 
     def split(x: Array | None, of_query: bool, axis: int) -> Array | None:
         if x is None:
@@ -128,13 +128,13 @@ def _split_heads(xp: Ops, task: Task) -> tuple[Factors | Array, Array | None]:
 
 
 def _bias(xp: Ops, bias: LoweredBias, sizes: Sizes) -> tuple[Array, bool]:
-    """A bias as the reference takes it: a matrix, heads split, and whether it comes last."""
+    """Return a bias as a matrix with heads split, and whether it is added last."""
     matrix = accumulated(xp, bias.matrix(xp, sizes.queries, sizes.keys))
     return split_heads(xp, matrix, sizes.groups, True), bias.after
 
 
 def _match_leads(xp: Ops, a: Array, b: Array, lead: tuple[int, ...]) -> tuple[Array, Array]:
-    """Both with the same leading dimensions, where there are many and they differ.
+    """Return a and b, broadcast to the same leading dimensions if these are many and differ.
 
     TensorFlow broadcasts at most five runs of dimensions, T_q, T_k and h among them.
     """
@@ -146,15 +146,15 @@ def _match_leads(xp: Ops, a: Array, b: Array, lead: tuple[int, ...]) -> tuple[Ar
 
 
 def _lead(sizes: Sizes) -> tuple[int, ...]:
-    """The leading dimensions, grouped heads as an axis of their own."""
+    """Return the leading dimensions, with grouped heads as a separate axis."""
     if sizes.groups == 1:
         return sizes.lead
     return *sizes.lead[:-1], sizes.lead[-1] // sizes.groups, sizes.groups
 
 
 def _merge_heads(xp: Ops, x: Array, sizes: Sizes, tail: tuple[int, ...]) -> Array:
-    """`x` (..., *tail) broadcast to all leading dimensions, grouped heads as one axis again."""
+    """Return x (..., *tail) with all leading dimensions, and grouped heads merged in one axis."""
     lead = _lead(sizes)
     if xp.shape(x) != (*lead, *tail):
-        x = xp.broadcast_to(x, (*lead, *tail)) * 1  # the caller may write to what they are given
+        x = xp.broadcast_to(x, (*lead, *tail)) * 1  # a copy: the caller may write to it
     return xp.reshape(x, (*sizes.lead, *tail))

@@ -1,7 +1,7 @@
-"""The C++ core for TensorFlow, differentiable: first order by its own backward, then by definition.
+"""The C++ core for TensorFlow: first derivatives by its backward, higher ones by the reference.
 
-Eager tensors lend the core their memory; graphs call it through `tf.numpy_function`, which neither
-XLA nor a SavedModel can hold: traced for those, calls take the reference.
+Eager tensors share memory with the core; graphs call it through `tf.numpy_function`. XLA and
+SavedModels cannot hold this function, so calls traced for them run the reference.
 """
 
 from __future__ import annotations
@@ -122,10 +122,10 @@ _FUSED = (Implementation("cpu", _why_not, _run, how_core),)
 
 
 def _attend(x: Operands, s: Settings) -> Results:
-    """The results, in the dtype of sums; differentiable."""
+    """Return the results, in the dtype of sums; differentiable."""
     packed, x = x.packed, Operands(*x[:N_BACKWARD])
     given = [tf.convert_to_tensor(y) for y in x.present().values()]
-    own = len(x.factors.present())  # that have derivatives
+    own = len(x.factors.present())  # operands with derivatives
     dtype = tf.as_dtype(acc_dtype(_xp, *given[:own]))
     shapes = x.result_shapes(s, _xp.shape).present().values()
 
@@ -165,7 +165,7 @@ def _attend(x: Operands, s: Settings) -> Results:
         found = _call(on_arrays, s, operands, made)
 
         def backward(*again: Array) -> list[Array | None]:
-            """Differentiate the reference, which computes the results itself."""
+            """Return the reference's derivatives, which recompute the results."""
 
             def defined(*inputs: Array) -> list[Array]:
                 results = run_reference(_xp, x.fill((*inputs, *xs[own:])), s)
@@ -186,12 +186,12 @@ def _attend(x: Operands, s: Settings) -> Results:
 def _slopes(
     function: Callable[..., Any], xs: tuple[Array, ...], upstream: Iterable[Array]
 ) -> list[Array]:
-    """Derivatives of Σ upstream · function(*xs), which can be differentiated again."""
+    """Return the derivatives of Σ upstream · function(*xs), which are differentiable."""
     zero = tf.UnconnectedGradients.ZERO
-    if not tf.executing_eagerly():  # forward mode of a function does not see tapes inside of it
+    if not tf.executing_eagerly():  # forward mode of a function ignores tapes inside it
         found = tf.gradients(function(*xs), xs, list(upstream), unconnected_gradients=zero)
         return cast(list[Array], found)
-    xs = tuple(map(tf.identity, xs))  # of a tensor that comes twice each derivative would be both's
+    xs = tuple(map(tf.identity, xs))  # else a tensor passed twice gets the sum for each place
     with tf.GradientTape() as tape:
         tape.watch(xs)
         results = function(*xs)
@@ -204,7 +204,10 @@ def _call(
     given: list[Any],
     made: list[tuple[Any, tuple[int, ...]]],
 ) -> list[Array]:
-    """Call a function of settings and NumPy arrays on tensors or None; made: dtypes and shapes."""
+    """Call a function of settings and NumPy arrays on tensors or None.
+
+    made: dtypes and shapes of the results.
+    """
     if tf.executing_eagerly():
         return [tf.constant(x) for x in function(s, *map(_array, given))]
     present = [x is not None for x in given]
@@ -223,12 +226,12 @@ def _call(
 
 
 def _has_tangents(xs: Iterable[Array]) -> bool:
-    """Return whether derivatives of xs are taken in forward mode, which no tape knows of."""
+    """Return whether xs have tangents in forward mode, which no tape records."""
     return bool(pack_tangents([tf.convert_to_tensor(x) for x in xs if x is not None]).tangents)
 
 
 def _array(x: Any) -> Any:
-    """An eager tensor as an array on the same memory; bfloat16, which has no buffers, copied."""
+    """Return an eager tensor as an array on the same memory; bfloat16 has no buffer: a copy."""
     if x is None:
         return None
     x = tf.convert_to_tensor(x)
@@ -241,7 +244,7 @@ def _numpy_dtype(dtype: str) -> Any:
 
 def _elsewhere(x: Array) -> str | None:
     """Return why the core cannot reach a tensor, None if it can."""
-    device = getattr(x, "device", "")  # not of Keras's variables
+    device = getattr(x, "device", "")  # Keras's variables have none
     if "GPU" in device or "TPU" in device:
         return f"it runs on the CPU, and the tensors are on {device}"
     if not tf.executing_eagerly() and "CPU" not in device and _accelerated():

@@ -1,4 +1,4 @@
-"""Ragged tensors of TensorFlow: packed sequences, and results made ragged again."""
+"""Ragged tensors of TensorFlow as packed sequences, and results as ragged tensors."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from anyscore.masks.sequences import Sequences
 
 
 def _sequences(query: Any, key: Any, value: Any) -> Sequences | None:
-    """Return the sequences of ragged tensors; None where one of them cannot be packed.
+    """Return the sequences of ragged tensors; None if a tensor cannot be packed.
 
-    Raises ValueError: they are of other sequences than each other.
+    Raises ValueError: the tensors have different sequences.
     """
     tensors = {"query": query, "key": key, "value": value}
     if not all(_is_packed(x) for x in tensors.values()):
@@ -36,12 +36,12 @@ def _sequences(query: Any, key: Any, value: Any) -> Sequences | None:
 
 
 def _is_packed(x: Any) -> bool:
-    """Return whether x is (B, None, d), or (B, None, heads, d): its tokens alone are ragged."""
+    """Return whether x is (B, None, d) or (B, None, heads, d), with only tokens ragged."""
     return isinstance(x, tf.RaggedTensor) and x.ragged_rank == 1 and x.values.shape.rank in (2, 3)
 
 
 def _is_same(one: Any, other: Any) -> bool:
-    """Return whether two tensors have the same lengths, in a graph: the same tensor of them."""
+    """Return whether two tensors have equal lengths; in a graph, the same tensor of lengths."""
     one, other = one.row_splits, other.row_splits
     if one is other:
         return True
@@ -51,15 +51,15 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def adapter(query: Any, key: Any, value: Any) -> Adapter:
-    """Return the adapter of ragged tensors that can be packed; others are left as they are."""
+    """Return the adapter of ragged tensors that can be packed; for others the base `Adapter`."""
     sequences = _sequences(query, key, value)
     return AS_THEY_ARE if sequences is None else _RaggedAdapter(sequences, query, key, value)
 
 
 class _RaggedAdapter(Adapter):
-    """Ragged tensors: packed tokens, and results that are as ragged as the queries.
+    """Packs tokens of ragged tensors, and returns results as ragged as the queries.
 
-    Tokens are (T, d) of (B, None, d), or (1, heads, T, d) of (B, None, heads, d).
+    (B, None, d) becomes (T, d), and (B, None, heads, d) becomes (1, heads, T, d).
     """
 
     def __init__(self, sequences: Sequences, *tensors: Any) -> None:
@@ -83,12 +83,12 @@ class _RaggedAdapter(Adapter):
 
 
 def _swapped(x: Any) -> Any:
-    """Exchange the first two axes."""
+    """Return x with its first two axes exchanged."""
     return tf.transpose(x, [1, 0, *range(2, x.shape.rank)])
 
 
 def _pad_pairs(x: Any, query: Any, key: Any, otherwise: float) -> Any:
-    """Return x (…, T_q, T_k) of packed tokens as (B, …, longest query, longest key), dense."""
+    """Return x (..., T_q, T_k) of packed tokens as dense (B, ..., longest query, longest key)."""
     most = [tf.maximum(tf.reduce_max(y.row_lengths()), 0) for y in (query, key)]
     rank = x.shape.rank
 

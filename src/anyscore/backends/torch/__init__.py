@@ -1,9 +1,9 @@
 """PyTorch: the core and the Triton kernels as operators with derivatives.
 
-backend                     `BACKEND`: what is fused, what PyTorch's own attention takes
+backend                     `BACKEND`: the tasks of each fused implementation, SDPA's too
 core, autograd, operators   a task as a call, its derivatives, the registered operators
 triton                      the operators on NVIDIA GPUs
-modes                       what PyTorch is doing: compiling, transforming, recording
+modes                       PyTorch's modes: compiling, transforming, recording
 repeated                    calls that repeat an earlier one
 nested, sparse, buffers     nested tensors; sparsemax and entmax15; buffers of caches
 energies, flops             energies of location-sensitive attention; counts of operations

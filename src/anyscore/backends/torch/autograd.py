@@ -1,6 +1,6 @@
-"""The kernels under PyTorch, differentiable: by their backward, in higher orders by the reference.
+"""The kernels in PyTorch: gradients by their backward, higher orders by the reference.
 
-The operators run what the device of the tensors has: the C++ core here, Triton in `triton`.
+The operators run the C++ core on the CPU, and the kernels of `triton` on a GPU.
 
 Forward mode raises NotImplementedError, as in every autograd.Function without a `jvp`.
 """
@@ -27,7 +27,7 @@ _xp = load("torch")
 
 
 def _with_signature_of(operator: Any) -> Callable[[F], F]:
-    """Say how many arguments a `forward` has: torch.compile counts them, and *args would be one."""
+    """Give `forward` the operator's signature: torch.compile would count *args as one."""
 
     def mark(forward: F) -> F:
         names = (argument.name for argument in operator.operator._schema.arguments)
@@ -39,7 +39,7 @@ def _with_signature_of(operator: Any) -> Callable[[F], F]:
 
 
 class _Forward(torch.autograd.Function):
-    """Flat operator arguments in; the results that are not None out."""
+    """Takes flat operator arguments; returns the results that are not None."""
 
     generate_vmap_rule = True
 
@@ -65,7 +65,7 @@ class _Forward(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Maybe) -> tuple[Maybe, ...]:
-        saved, s = ctx.saved_tensors, ctx.settings  # checkpointing allows but one look
+        saved, s = ctx.saved_tensors, ctx.settings  # checkpointing allows one access
         x, results = Operands(*saved[:N_BACKWARD]), Results(*saved[N_BACKWARD:])
         found = x.results_from(s, upstream)
         if x.value is not None and found.output is None:
@@ -76,12 +76,12 @@ class _Forward(torch.autograd.Function):
 
 
 def keeps_scores(x: Operands, s: Settings) -> bool:
-    """Return `record.keeps_scores` of tensors that the core computes with."""
+    """Return `record.keeps_scores` for tensors of the core; False on other devices."""
     return x.a.is_cpu and not is_compiling() and core_keeps_scores(x, s)
 
 
 def gradients(x: Operands, s: Settings, results: Results, upstream: Results) -> tuple[Maybe, ...]:
-    """Return the gradients of the factors of a call, differentiable if those may be asked for."""
+    """Return the gradients of a call's factors, differentiable if higher orders may follow."""
     record = x, s, results, upstream
     tensors = (*x[:N_BACKWARD], *results, *upstream)
     if differentiable(y for y in tensors if y is not None):
@@ -93,7 +93,7 @@ def gradients(x: Operands, s: Settings, results: Results, upstream: Results) -> 
 
 
 class _Backward(torch.autograd.Function):
-    """The operator's own derivative is that of the reference, which recomputes its results."""
+    """Runs the backward operator; its derivative is the reference's, which recomputes results."""
 
     generate_vmap_rule = True
 

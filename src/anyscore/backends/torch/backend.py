@@ -79,7 +79,7 @@ class Torch(Backend):
 
 def _why_not(task: Task, options: Options) -> str | None:
     f = task.score
-    if not isinstance(f, Factors) or f.pair.key != PRODUCT.key:  # to compare pairs takes longer
+    if not isinstance(f, Factors) or f.pair.key != PRODUCT.key:  # comparing pairs is slower
         return "the score is not a product"
     if f.query_bias is not None or f.key_bias is not None:
         return "the product has biases"
@@ -106,7 +106,7 @@ def _why_not(task: Task, options: Options) -> str | None:
         return "there is nothing to compute"
     is_half = f.a.dtype not in (torch.float32, torch.float64)
     if f.a.is_cpu and cpu.problem() is None and not (is_half and task.sizes.queries > 2):
-        return "the core is faster"  # in half precision at a decoder's step alone
+        return "the core is faster"  # in half precision only for decoding steps
     if not is_compiling() and is_transforming():
         return "function transforms do not reach into it"
     return modes.why_not()
@@ -117,7 +117,7 @@ def _run(task: Task, options: Options, seed: Any) -> Result:
     a: Tensor = f.a if f.weight is None else (f.a * f.weight[..., None, :]).to(f.a.dtype)
 
     def four(x: Tensor, lead: tuple[int, ...]) -> Tensor:
-        """(..., T, d) as (batch, heads, T, d): the fused path takes no other rank."""
+        """Return x (..., T, d) as (batch, heads, T, d), the only rank of the fused path."""
         lead = (1,) * (2 - len(lead)) + lead
         return x.expand(*lead, *x.shape[-2:]).reshape(-1, *lead[-1:], *x.shape[-2:])
 
@@ -129,7 +129,7 @@ def _run(task: Task, options: Options, seed: Any) -> Result:
         enable_gqa=sizes.groups > 1,
     )
     output = output.reshape(*sizes.lead, *output.shape[-2:])
-    # On the CPU it gives 0 for a query that holds NaN or ±inf.
+    # On the CPU SDPA returns 0 for a query with NaN or ±inf.
     return Result(output + (0 * a).sum(-1, keepdim=True), None)
 
 

@@ -1,4 +1,4 @@
-"""PyTorch: buffers of growing caches, written in place, also where a call is compiled."""
+"""PyTorch: buffers of growing caches, written in place, also in compiled calls."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The kernels as an implementation of PyTorch's: what they take, and how a task is run."""
+"""The kernels as an implementation for PyTorch: supported tensors, and the run of a task."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def why_not_wrapper(xs: list[Tensor]) -> str | None:
 
 
 def run(task: Task, options: Options, seed: Any) -> Result:
-    """Run a task by the operators, on whatever device its tensors are."""
+    """Run a task by the operators, on the device of its tensors."""
     x, s = operands_of(_xp, task, options, seed)
     if not options.return_lse and task.sink is None:
         output = run_repeated(x, s)
@@ -65,7 +65,7 @@ def run(task: Task, options: Options, seed: Any) -> Result:
         output, stats, scores = autograd.forward(with_edges_by_key(x, task), s)
     else:
         output, stats, scores = operators.forward(x, s)
-    if output is not None and output.dtype != x.value.dtype:  # to ask costs less than to convert
+    if output is not None and output.dtype != x.value.dtype:  # a comparison is cheaper than `to`
         output = output.to(x.value.dtype)
     return Result(output, stats, scores)
 
@@ -74,7 +74,7 @@ CORE = Implementation("cpu", _why_not, run, how_core)
 
 
 def pack_keys(f: Factors) -> Tensor | None:
-    """Return packed keys for the core, detached; None if unsupported."""
+    """Return packed keys for the core, detached; None if the core has no format for them."""
     b: Tensor = f.b
     if not b.is_cpu or b.dtype not in DTYPES_OF_KERNELS:
         return None

@@ -1,7 +1,7 @@
 """Energies of a step of location-sensitive attention as PyTorch operators of the C++ core.
 
-`anyscore::energies` and `::energies_backward` follow tensors that are only traced, but neither
-derivatives nor vmap.
+`anyscore::energies` and `::energies_backward` support traced tensors, but neither derivatives nor
+vmap.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ _X = "Tensor keys, Tensor features, Tensor stacked, Tensor vector, Tensor spans"
 
 
 def runs(keys: Tensor) -> bool:
-    """Return whether the core computes energies of such keys."""
+    """Return whether the core computes energies of keys on this device and of this dtype."""
     known = keys.dtype in (torch.float32, torch.float64)
     return known and keys.device.type == "cpu" and cpu.problem() is None
 
@@ -65,7 +65,9 @@ for _name, (_signature, _run, _fake) in _DEFINED.items():
 
 energies = torch.ops.anyscore.energies.default
 """e (B, T_k) of keys (B, T_k, h), features (B, T_k, m), stacked (B, m, h), vector (h,) and spans
-(B, 2) of int64; 0 outside of these: Σ_d v_d tanh(k_jd + Σ_m f_jm S_md)."""
+(B, 2) of int64; 0 outside of these: Σ_d v_d tanh(k_jd + Σ_m f_jm S_md).
+"""
 energies_backward = torch.ops.anyscore.energies_backward.default
-"""The gradients of features, stacked and vector, from these five and the gradients of e; those of
-keys are added to `of_keys`, unless None."""
+"""The gradients of features, stacked and vector, from these five tensors and the gradients of e.
+Gradients of keys are added to `of_keys`, unless it is None.
+"""

@@ -1,13 +1,14 @@
-"""Formulas of our operators for `torch.utils.flop_counter.FlopCounterMode`.
+"""Formulas of the operators' costs for `torch.utils.flop_counter.FlopCounterMode`.
 
-As everywhere there, a multiplication and an addition are two operations, elementwise functions
-none, and what a mask leaves out is counted too. Each pair of a query and a key costs
+By its rules a multiplication and an addition are two operations, elementwise functions none, and
+masked entries count too. Each pair of a query and a key costs
 
     a score                  2 · h        the sum over the width h of weight · pair(a, b)
     its share of the output  2 · d_v
 
-and the backward 6 · h + 4 · d_v: the score again and the gradients of both factors (for elementwise
-pairs that of their argument and that of the weight), the gradients of weights and of values.
+The backward costs 6 · h + 4 · d_v: the score again and two gradients, and the gradients of weights
+and values. The two gradients are those of both factors, or for elementwise pairs of the argument
+and the weight.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def _forward(*args: Any, **_: Any) -> int:
 @register_flop_formula(operators.backward.operator.overloadpacket)
 def _backward(*args: Any, **_: Any) -> int:
     x, s, results, _ = operators.backward.record(*args)
-    again = 2 if results.scores is None else 0  # scores that were not kept
+    again = 2 if results.scores is None else 0  # scores are computed again
     return _pairs(x, s.lead) * int((4 + again) * x.a[-1] + 4 * _value_width(x))
 
 
@@ -41,5 +42,5 @@ def _value_width(x: Operands) -> int:
 
 
 def _pairs(x: Operands, lead: Shape) -> int:
-    """Count the pairs of a query and a key, from the shapes of operands."""
+    """Return the number of pairs of a query and a key, from the shapes of operands."""
     return math.prod(lead) * int(x.a[-2] * x.b[-2])

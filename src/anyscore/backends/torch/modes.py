@@ -32,17 +32,17 @@ is_compiling = torch.compiler.is_compiling
 
 
 def is_transforming() -> bool:
-    """Return whether a function transform (grad, vmap, …) is at work."""
+    """Return whether a function transform (grad, vmap, …) is active."""
     return torch._C._functorch.peek_interpreter_stack() is not None
 
 
 def is_transformed(x: Tensor) -> bool:
-    """Return whether x belongs to a function transform or a trace, which x must not outlive."""
+    """Return whether x belongs to a function transform or a trace, and must not outlive it."""
     return is_jit_tracing() or bool(torch._C._functorch.is_functorch_wrapped_tensor(x))
 
 
 def why_not() -> str | None:
-    """Return why no operator of ours may be called now, None if one may."""
+    """Return why the operators cannot be called in the current modes, None if they can."""
     if is_forward_mode():
         return "forward mode does not reach into it"
     if is_compiling():
@@ -58,11 +58,11 @@ def is_plain(x: Tensor) -> bool:
 
 
 def is_wrapper(x: Tensor) -> bool:
-    """Return whether x is made of tensors, distributed or nested, and has no memory of its own."""
+    """Return whether x wraps other tensors, distributed or nested, without memory of its own."""
     return not is_plain(x) and is_traceable_wrapper_subclass(x)
 
 
-_saving_hooks: Any = getattr(  # else there may always be some
+_saving_hooks: Any = getattr(  # unknown: assume hooks
     torch._C._autograd, "_top_saved_tensors_default_hooks", lambda _: True
 )
 
@@ -77,14 +77,15 @@ _PLAIN = _plain_keys()
 
 
 def must_dispatch(*args: Any) -> bool:
-    """Return whether something must see an operator called: a trace, a profile, a subclass, or
-    what PyTorch resolves before an operator (lazy zeros, lazy signs).
+    """Return whether the dispatcher must see an operator call.
+
+    Traces, profiles, subclasses, and lazy zeros or signs need the dispatcher.
     """
     return is_compiling() or _is_seen(args)
 
 
 def _is_seen(args: Iterable[Any] = ()) -> bool:
-    """Return `must_dispatch` of a call that no compiler traces."""
+    """Return `must_dispatch` outside of compilers."""
     if (
         torch._C._functorch.peek_interpreter_stack() is not None
         or torch._C._len_torch_dispatch_stack() > 0
@@ -93,7 +94,7 @@ def _is_seen(args: Iterable[Any] = ()) -> bool:
     ):
         return True
     keys = torch._C._dispatch_keys
-    for x in args:  # a generator takes 1 µs more of every call
+    for x in args:  # a generator would take 1 µs more per call
         if x is not None and isinstance(x, Tensor) and keys(x).raw_repr() not in _PLAIN:
             return True
     return False
@@ -102,8 +103,9 @@ def _is_seen(args: Iterable[Any] = ()) -> bool:
 def wants_gradients(
     query: Tensor, key: Tensor, value: Tensor, weight: Tensor | None
 ) -> bool | None:
-    """Return whether a call without options is to be differentiated by its backward, None if
-    anything else but memory takes part: a mode, or what is not yet computed.
+    """Return whether a call without options needs gradients; None if memory alone does not tell.
+
+    A mode, a subclass or a lazy tensor is such a case.
     """
     return None if is_compiling() else wants_gradients_eagerly(query, key, value, weight)
 
@@ -111,27 +113,27 @@ def wants_gradients(
 def wants_gradients_eagerly(
     query: Tensor, key: Tensor, value: Tensor, weight: Tensor | None
 ) -> bool | None:
-    """Return `wants_gradients` of a call that no compiler traces."""
+    """Return `wants_gradients` outside of compilers."""
     if _is_seen() or torch.is_autocast_enabled("cpu") or is_forward_mode():
         return None
-    # Memory is lent as it lies, without the sign that a tensor may still owe it.
+    # Shared memory lacks a lazy negation.
     if query.is_neg() or key.is_neg() or value.is_neg():
         return None
     if weight is not None and (not is_plain(weight) or weight.is_neg()):
         return None
-    if not torch.is_grad_enabled() or not (  # as a generator this takes 0.5 µs more
+    if not torch.is_grad_enabled() or not (  # a generator would take 0.5 µs more
         query.requires_grad
         or key.requires_grad
         or value.requires_grad
         or (weight is not None and weight.requires_grad)
     ):
         return False
-    # A checkpoint counts what is saved, and a call that comes again saves less.
+    # A checkpoint counts saved tensors, and a repeated call saves fewer.
     return True if _saving_hooks(True) is None else None
 
 
 def differentiable(tensors: Iterable[Tensor]) -> bool:
-    """Return whether derivatives with respect to any of these tensors may be asked for."""
+    """Return whether a derivative with respect to any of these tensors may be computed."""
     if torch.is_grad_enabled():
         for x in tensors:
             if x.requires_grad:
@@ -140,9 +142,9 @@ def differentiable(tensors: Iterable[Tensor]) -> bool:
 
 
 def check_reverse_mode(name: str) -> None:
-    """Check that no derivative of a function by hand is taken in forward mode, which it has not.
+    """Check that a function without a `jvp` is not differentiated in forward mode.
 
-    Raises NotImplementedError: one is.
+    Raises NotImplementedError: forward mode is active.
     """
     if is_forward_mode():
         raise NotImplementedError(
@@ -152,7 +154,7 @@ def check_reverse_mode(name: str) -> None:
 
 
 def _without_duplicates(args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Give a tensor that comes again as a view of itself: the compiler takes none twice."""
+    """Return arguments with a view for each repeated tensor: the compiler rejects duplicates."""
     found: list[Any] = []
     for x in args:
         again = isinstance(x, Tensor) and any(x is y for y in found)
@@ -161,9 +163,9 @@ def _without_duplicates(args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def apply(function: type[torch.autograd.Function], *args: Any, tensors: slice = slice(None)) -> Any:
-    """`function.apply(*args)`, without what it does only for transforms: 60 µs of a call.
+    """Return `function.apply(*args)`, without its work for transforms, 60 µs per call.
 
-    tensors: where they are among the arguments.
+    tensors: the slice of the arguments that are tensors.
     """
     if is_compiling():
         args = _without_duplicates(args)

@@ -1,4 +1,4 @@
-"""Jagged nested tensors of PyTorch: packed sequences, and results made nested again."""
+"""Jagged nested tensors of PyTorch as packed sequences, and results as nested tensors."""
 
 from __future__ import annotations
 
@@ -17,8 +17,7 @@ from anyscore.masks.sequences import Sequences
 def sequences(query: Any, key: Any, value: Any) -> Sequences:
     """Return the sequences of nested tensors.
 
-    Raises TypeError, ValueError: one of them is not nested, or not packed, or of other sequences
-        than the others.
+    Raises TypeError, ValueError: a tensor is not nested, or not packed; sequences differ.
     """
     tensors: dict[str, Any] = {"query": query, "key": key, "value": value}
     _check_all_nested(tensors)
@@ -60,9 +59,9 @@ def _check_all_nested(tensors: dict[str, Any]) -> None:
 
 
 def tokens_of(names: tuple[str, ...], args: Any, kwargs: dict[str, Any]) -> tuple[Any, Any, Any]:
-    """Return the queries, keys and values of a call of a layer whose first arguments have names.
+    """Return queries, keys and values of a layer's call, by the names of its first arguments.
 
-    Keys that are left out are the queries, and values the keys.
+    Omitted keys are the queries, and omitted values the keys.
     """
     given = {**dict(zip(names, args, strict=False)), **kwargs}
     query, key, value = (*(given.get(name) for name in names), None, None, None)[:3]
@@ -82,7 +81,7 @@ def call_packed(
     args: Any,
     kwargs: dict[str, Any],
 ) -> Any:
-    """Call a layer of nested queries, keys and values by their packed tokens, in a batch of one."""
+    """Return a layer's results for nested tensors, called with packed tokens in a batch of one."""
     query, key, _ = tokens
     kwargs = {name: _batch(x) for name, x in kwargs.items()}
     kwargs["mask"] = mask if kwargs.get("mask") is None else mask & kwargs["mask"]
@@ -95,7 +94,7 @@ def call_packed(
 
 
 def _batch(x: Any) -> Any:
-    """Give the packed tokens of a nested tensor with an axis before; anything else as it is."""
+    """Return the packed tokens of a nested tensor with a batch axis; any other x unchanged."""
     return x.values()[None] if is_nested(x) else x
 
 
@@ -106,9 +105,9 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 class NestedAdapter(Adapter):
-    """Jagged nested tensors: packed tokens, and results that are nested as the queries are.
+    """Packs tokens of jagged nested tensors, and returns results nested as the queries.
 
-    Tokens are (T, d) of (B, j, d), or (1, heads, T, d) of (B, heads, j, d).
+    (B, j, d) becomes (T, d), and (B, heads, j, d) becomes (1, heads, T, d).
     """
 
     def __init__(self, query: Any, key: Any, value: Any) -> None:
@@ -139,7 +138,7 @@ def _nest(values: Tensor, like: Any, own: int) -> Tensor:
 
 
 def _pad_pairs(x: Tensor, query: Any, key: Any, otherwise: float) -> Tensor:
-    """Return x (…, T_q, T_k) of packed tokens as (B, …, longest query, longest key), dense."""
+    """Return x (..., T_q, T_k) of packed tokens as dense (B, ..., longest query, longest key)."""
     rows, columns = (y.offsets().tolist() for y in (query, key))
     most = [max((b - a for a, b in pairwise(y)), default=0) for y in (rows, columns)]
     found = []

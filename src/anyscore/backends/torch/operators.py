@@ -1,11 +1,11 @@
 """The kernels as PyTorch operators `anyscore::forward_v2` and `::backward_v2`.
 
-On the CPU they run the C++ core, on a GPU what `triton` registers. Operators take flat arguments:
-the records of `anyscore.call.operands` are taken apart and put together here, and only here.
+On the CPU they run the C++ core, on a GPU the kernels that `triton` registers. Operators take flat
+arguments. Only this module converts between them and the records of `anyscore.call.operands`.
 
-They follow tensors that are only traced, batched by vmap or without values, but not derivatives:
-those are for `autograd`. The output is float32 or better, as sums are: the backward needs it
-so. Where a result is None in records, the operator gives a tensor of no elements.
+Operators support traced tensors, vmap and tensors without values; derivatives are in `autograd`.
+The output has the dtype of sums, float32 or better, for the backward. For a result of None in
+records the operator returns an empty tensor.
 """
 
 from __future__ import annotations
@@ -33,11 +33,12 @@ _xp = ops.load("torch")
 Maybe: TypeAlias = Tensor | None
 
 VERSION = 2
-"""The version of arguments and results. Caches of compiled code and exported programs know an
-operator by its name alone: a change of a shape or a meaning needs another version."""
+"""The version of arguments and results. Caches of compiled code and exported programs identify an
+operator by its name alone, so a changed shape or meaning needs a new version.
+"""
 
 _TYPES = {float: "float", int: "SymInt", bool: "bool", str: "str", tuple[int, ...]: "SymInt[]"}
-_SAVED_AS = {"dropout_period": "period"}  # in programs that were exported
+_SAVED_AS = {"dropout_period": "period"}  # the name in exported programs
 _SETTINGS = ", ".join(
     f"{_TYPES[type_]} {_SAVED_AS.get(name, name)}"
     + (f"={Settings._field_defaults[name]!r}" if name in Settings._field_defaults else "")
@@ -49,22 +50,22 @@ _MASK = "Tensor? start, Tensor? stop, Tensor? keep"
 _EDGES = ", ".join(f"Tensor? {name}" for name in ("rowptr", "col", "colptr", "order", "row"))
 _X = f"{_SCORES}, Tensor? value, Tensor? bias, Tensor? c, {_MASK}, Tensor? seed, {_EDGES}"
 
-# Found through the library that needs it: there may be other copies of OpenMP in the process.
+# OpenMP is found through PyTorch's library: the process may hold other copies of OpenMP.
 cpu.borrow_threads(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
 
 library = torch.library.Library("anyscore", "FRAGMENT")  # type: ignore[no-untyped-call]
 
-# From PyTorch 2.10 on, the core takes tensors as they are.
+# From PyTorch 2.10 on, the core takes tensors directly.
 _LENDS_MEMORY = hasattr(Tensor, "__dlpack_c_exchange_api__")
 
 
 def acc_dtype(*tensors: Maybe) -> torch.dtype:
-    """Return `ops.acc_dtype` as PyTorch has it."""
+    """Return `ops.acc_dtype` as a `torch.dtype`."""
     return torch.float64 if ops.acc_dtype(_xp, *tensors) == "float64" else torch.float32
 
 
 def array(x: Maybe) -> Any:
-    """Return a tensor's memory as the core takes it, bfloat16 as int16."""
+    """Return a tensor's memory for the core, bfloat16 as int16."""
     if _LENDS_MEMORY or x is None:
         return x
     if x.requires_grad:
@@ -73,7 +74,7 @@ def array(x: Maybe) -> Any:
 
 
 def _arrays(x: Operands) -> Operands:
-    """Operands as the core takes them; the seed of dropout as an integer."""
+    """Return operands for the core, with the seed of dropout as an integer."""
     seed = None if x.seed is None else int(x.seed)
     if _LENDS_MEMORY:
         return x if seed is None else x._replace(seed=seed)
@@ -81,7 +82,7 @@ def _arrays(x: Operands) -> Operands:
 
 
 def _borrow(x: Results) -> Results:
-    """Results as the core takes them."""
+    """Return results for the core."""
     return x if _LENDS_MEMORY else Results(*map(array, x))
 
 
@@ -127,7 +128,7 @@ def _fake_backward(
 
 
 def _as_tuple(results: Results) -> tuple[Tensor, ...]:
-    """Results as the operator gives them."""
+    """Return results as a tuple of tensors, empty ones for None."""
     return tuple(results.stats.new_empty(0) if y is None else y for y in results)
 
 
@@ -135,7 +136,7 @@ def _as_tuple(results: Results) -> tuple[Tensor, ...]:
 
 
 def _front(x: Maybe, at: int | None, n: int, rank: int, own: bool = False) -> Maybe:
-    """x with the batched dimension before `rank` others; made up if it must be x's own."""
+    """Return x as (batched, *rank dimensions); own: expand x if it is not batched."""
     if x is None or (at is None and not own):
         return x
     x = x.expand(n, *x.shape) if at is None else x.movedim(at, 0)
@@ -143,7 +144,7 @@ def _front(x: Maybe, at: int | None, n: int, rank: int, own: bool = False) -> Ma
 
 
 def _moved(x: Operands, at: Operands, n: int, lead: int, own: bool = False) -> Operands:
-    """Operands of `lead` leading dimensions with one more, which `own` factors all have."""
+    """Return operands with one more than `lead` leading dimensions; own: all factors have it."""
     each = enumerate(zip(x, at, TRAILING_NDIM, strict=True))
     return Operands(
         *(
@@ -154,7 +155,7 @@ def _moved(x: Operands, at: Operands, n: int, lead: int, own: bool = False) -> O
 
 
 def _loop(call: Callable[..., Any], n: int, dims: tuple[Any, ...], args: tuple[Any, ...]) -> Any:
-    """One call of an operator for each entry of the batch."""
+    """Return the stacked results of one operator call per batch entry."""
 
     def entry(i: int) -> list[Any]:
         pairs = zip(args, dims, strict=True)
@@ -167,7 +168,7 @@ def _loop(call: Callable[..., Any], n: int, dims: tuple[Any, ...], args: tuple[A
 
 def _batched_forward(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
     n, (x, s), (at, _) = info.batch_size, forward.record(*args), forward.record(*dims)
-    if at.seed is not None:  # the seeds differ
+    if at.seed is not None:  # seeds differ between entries
         return _loop(forward.operator, n, dims, args)
     results = forward(_moved(x, at, n, len(s.lead)), s._replace(lead=[n, *s.lead]))
     found = (y.new_empty(n, 0) if y.dim() == 1 and not y.numel() else y for y in _as_tuple(results))
@@ -179,7 +180,7 @@ def _batched_backward(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
     at, _, results_at, upstream_at = backward.record(*dims)
     if at.seed is not None:
         return _loop(backward.operator, n, dims, args)
-    # Each entry of the batch has gradients of its own, whether or not the input has.
+    # Gradients differ between batch entries, even of an input without the batch dimension.
     moved = _moved(x, at, n, len(s.lead), own=True)
     results, upstream = (
         Results(*(_front(y, where, n, 0, True) for y, where in zip(ys, wheres, strict=True)))
@@ -218,17 +219,18 @@ def _backward_args(
 
 
 def _results_of(found: tuple[Tensor, ...], x: Operands, s: Settings) -> Results:
-    """Results of the operator as records have them."""
+    """Return results of the operator as a record."""
     output, stats, scores = found
     return Results(None if x.value is None else output, stats, scores if s.scores else None)
 
 
 class _Operator:
-    """A kernel, called with records: an operator of PyTorch, or what it comes to.
+    """A kernel, called with records, as an operator of PyTorch.
 
-    args: records to the operator's arguments. record: these to records. tensors: where the tensors
-    are among them. kernels: functions of records, by the type of a device. fake: results without
-    values, of records; batched: of the operator's arguments.
+    args: function from records to the operator's arguments. record: its inverse. tensors: the slice
+    of the arguments that are tensors. kernels: functions of records by device type. fake: function
+    of records that returns results without values. batched: the vmap rule, a function of the
+    arguments.
     """
 
     def __init__(self, name: str, signature: str, args: Any, record: Any) -> None:
@@ -237,20 +239,20 @@ class _Operator:
         self.kernels: dict[str, Callable[..., Any]] = {}
         tags = (torch.Tag.pt2_compliant_tag,)
         library.define(self.registered + signature, tags=tags)  # type: ignore[no-untyped-call]
-        # Defined by hand: torch.library.custom_op costs 9 µs more a call.
+        # Not torch.library.custom_op, which costs 9 µs more per call.
         self.operator = getattr(torch.ops.anyscore, self.registered).default
         kinds = [str(argument.type) for argument in self.operator._schema.arguments]
         self.tensors = slice(1, 1 + sum("Tensor" in kind for kind in kinds))
 
     def implement(self, core: Any, fake: Any, batched: Any, unpack: Any) -> None:
-        """Give the operator what it runs, and how its results (results, *records) are unpacked."""
+        """Register the operator's functions; unpack: (results, *records) → their record."""
         self.unpack, full = unpack, f"anyscore::{self.registered}"
         self.run_on("cpu", core)
         torch.library.register_fake(full, self._of_args(fake), lib=library)
         torch.library.register_vmap(full, batched, lib=library)
 
     def run_on(self, device: str, kernel: Callable[..., Any], **options: Any) -> None:
-        """Run a kernel, a function of records, on a type of device."""
+        """Register a kernel, a function of records, for a type of device."""
         self.kernels[device] = kernel
         library.impl(self.registered, self._of_args(kernel), device.upper(), **options)  # type: ignore[no-untyped-call]
 

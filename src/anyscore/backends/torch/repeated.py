@@ -1,7 +1,7 @@
 """Repeated calls of PyTorch: `run` repeats the core, `RepeatedTorchCalls` calls of `attention`.
 
-They look at memory alone. The operators take 20 µs more, and 100 with gradients, to take records
-apart, to make views and to check what was checked.
+Repeated calls compare memory layouts alone. The operators take 20 µs more, and 100 µs with
+gradients, to convert records, to make views and to repeat checks.
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ from anyscore.kernels import cpu
 from anyscore.score.factors import Factors
 
 MAX_CALLS = 64
-"""Calls that are kept, beyond which all are forgotten."""
+"""The most kept calls; one more drops all of them."""
 
 _calls: dict[Any, Callable[..., Tensor | None]] = {}
-"""By kind, of settings, shapes and strides; `_seen_once` and `_unrepeatable` stand for some."""
+"""Repeated calls by settings, shapes and strides; or `_seen_once` or `_unrepeatable`."""
 
 
 class _Trained(torch.autograd.Function):
     """Autograd node of a repeated call; saves inputs and output (or scores) and statistics.
 
-    The derivative of `autograd` serves where its backward cannot be repeated, and gives
-    those of higher orders.
+    `autograd` computes the derivatives if the backward cannot be repeated, and higher orders.
     """
 
     @staticmethod
@@ -51,7 +50,7 @@ class _Trained(torch.autograd.Function):
     ) -> Tensor:
         output, stats, scores = made
         ctx.call = call
-        # The caller may write to the output that they are given.
+        # The caller may write to the output.
         ctx.save_for_backward(*arrays, output.clone() if scores is None else scores, stats)
         return output
 
@@ -67,14 +66,14 @@ class _Trained(torch.autograd.Function):
 
 
 _APPLY: Any = super(torch.autograd.Function, _Trained).apply
-"""Without what it does only for transforms, as `modes.apply`."""
+"""`apply` without its work for transforms, as in `modes.apply`."""
 
 
 class TrainedCall:
-    """A call of the core that came before, with gradients.
+    """A repeated call of the core with gradients.
 
-    (a, b, weight, value, packed, stop, threads) → the output, None where arrays are of another
-    kind. All but packed are kept for the backward: PyTorch finds it out if they are written to.
+    (a, b, weight, value, packed, stop, threads) → the output; None if arrays have another layout.
+    All but packed are saved for the backward, and PyTorch detects writes to them.
     """
 
     def __init__(self, x: Operands, s: Settings) -> None:
@@ -93,13 +92,13 @@ class TrainedCall:
         threads: int,
     ) -> Tensor | None:
         made = self.core.forward(a, b, weight, value, packed, stop, threads)
-        if made is None:  # the arrays are of another kind
+        if made is None:  # the arrays have another layout
             return None
         output: Tensor = _APPLY(self, made, a, b, weight, value, stop)
         return output
 
     def gradients(self, saved: tuple[Any, ...], upstream: Tensor) -> tuple[Any, ...]:
-        """Return the gradients of a, b, weight and value, differentiable if they are to be."""
+        """Return the gradients of a, b, weight and value, differentiable in grad mode."""
         a, b, weight, value, stop, kept, stats = saved
         x = Operands(a, b, weight, value=value, stop=stop)
         results = Results(None, stats, kept) if self.keeps_scores else Results(kept, stats)
@@ -108,17 +107,17 @@ class TrainedCall:
 
 
 def _seen_once(*_: Any) -> None:
-    """Stand for a call that came once."""
+    """Mark a call that was seen once."""
 
 
 def _unrepeatable(*_: Any) -> None:
-    """Stand for a call that no other can repeat."""
+    """Mark a call that cannot be repeated."""
 
 
 def run(x: Operands, s: Settings) -> Tensor | None:
-    """Return the output of a call that is like one before it, None for others.
+    """Return the output of a call like an earlier one, None for others.
 
-    Alike are plain tensors of the same shapes, strides and dtype, with the same settings.
+    Like calls have plain tensors of the same shapes, strides and dtype, and the same settings.
     """
     if not (x.key_bias is x.bias is x.c is x.start is x.mask is x.seed is x.rowptr is None):
         return None
@@ -131,29 +130,29 @@ def run(x: Operands, s: Settings) -> Tensor | None:
     shapes = a.shape, b.shape, value.shape, None if stop is None else stop.shape
     strides = a.stride(), b.stride(), value.stride()
     kind = wants, s, shapes, strides, a.dtype, packed is None
-    call = _calls.get(kind)  # other threads may add to them, and forget them
+    call = _calls.get(kind)  # other threads may add and drop calls
     if call is None:
         if len(_calls) >= MAX_CALLS:
             _calls.clear()
         call = _calls[kind] = _seen_once
     elif call is _seen_once:
         call = _unrepeatable
-        with suppress(ValueError):  # an array has to be copied, or is of half precision
+        with suppress(ValueError):  # an array needs a copy, or has half precision
             call = TrainedCall(x, s) if wants else cpu.again(x, s, None, Tensor.new_empty)
         _calls[kind] = call
     return call(a, b, weight, value, packed, stop, torch.get_num_threads())
 
 
 def _mark_written(arrays: tuple[Tensor | None, ...]) -> None:
-    """Count up the versions, by which a backward finds that what it kept was written to."""
+    """Increment version counters, by which autograd detects writes to saved tensors."""
     increment_version([x for x in arrays if x is not None])
 
 
-_run = RepeatedCoreCalls.run  # by `super()` a call takes longer
+_run = RepeatedCoreCalls.run  # faster than `super()`
 
 
 class RepeatedTorchCalls(RepeatedCoreCalls):
-    """Repeat calls that no compiler traces."""
+    """Repeats calls outside of compilers."""
 
     def __init__(self, backend: Backend, core: Implementation) -> None:
         super().__init__(

@@ -17,7 +17,7 @@ _xp = load("torch")
 
 
 def sparse_weights(scores: Tensor, power: int) -> Tensor:
-    """Return `normalizers.sparse` of scores: by the definition where a mode must see operations."""
+    """Return `normalizers.sparse` of scores; by the reference if a mode must see operations."""
     if not scores.is_cpu or cpu.problem() or is_forward_mode() or must_dispatch(scores):
         return cast(Tensor, sparse(_xp, scores, power))
     if differentiable([scores]):
@@ -26,7 +26,7 @@ def sparse_weights(scores: Tensor, power: int) -> Tensor:
 
 
 class _Sparse(torch.autograd.Function):
-    """Its derivative is that of the core; the derivative of that is the definition's."""
+    """Sparse weights by the core, with its derivative; the reference has higher derivatives."""
 
     @staticmethod
     def forward(ctx: Any, scores: Tensor, power: int) -> Tensor:

@@ -1,4 +1,4 @@
-"""The Triton kernels for PyTorch on NVIDIA GPUs; the operators run them there."""
+"""The Triton kernels for PyTorch; the operators run them on NVIDIA GPUs."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from anyscore.score.factors import Factors
 from anyscore.score.pairs import pair_named
 
 _TRITON = 3, 4
-_FLOAT64 = 3, 5  # whose products have float64
-_LEAST = 8, 0  # compute capability: Ampere, from which the tensor core adds in float32
+_FLOAT64 = 3, 5  # the version with float64 products
+_LEAST = 8, 0  # compute capability: tensor cores add in float32 from Ampere on
 
 
 @cache
 def _problem() -> str | None:
-    """Return why no GPU of this machine runs the kernels, None if some may."""
+    """Return why no GPU of this machine can run the kernels, None if one may."""
     if torch.version.hip:
         return "it is for NVIDIA GPUs"
     if find_spec("triton") is None:
@@ -39,10 +39,10 @@ def _problem() -> str | None:
 
 @cache
 def _older_than(least: tuple[int, int]) -> str | None:
-    """Return the version of Triton, None if it is `least` or later."""
+    """Return Triton's version if it is older than `least`, else None."""
     try:
         found = version("triton")
-    except PackageNotFoundError:  # a build of PyTorch's own
+    except PackageNotFoundError:  # PyTorch's own build
         return None
     return found if tuple(map(int, found.split(".")[:2])) < least else None
 
@@ -81,12 +81,12 @@ KERNELS = Implementation("triton", _why_not, core.run)
 
 
 def _device_of(x: Tensor) -> AbstractContextManager[None]:
-    """Enter the device of x: Triton launches on the current one."""
+    """Return a context with the device of x current, on which Triton launches."""
     return cast(Any, torch.cuda.device_of)(x)  # type: ignore[no-any-return]
 
 
 def _functions(name: str) -> Any:
-    """Return the pair of that name in Triton, the user's own where the pair brings it."""
+    """Return the Triton functions of the pair of a name, from the user if the pair has them."""
     from anyscore.kernels.triton import formula, pairs
 
     pair = pair_named(name)
@@ -98,7 +98,7 @@ def _functions(name: str) -> Any:
 
 
 def _kernels(x: Operands) -> Any:
-    """Import the kernels that run these operands, and Triton with them."""
+    """Import and return the module of kernels for these operands, and with it Triton."""
     from anyscore.kernels.triton import attention, graphs
 
     return attention if x.rowptr is None else graphs
@@ -115,7 +115,7 @@ def forward(x: Operands, s: Settings) -> Results:
 def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> tuple[Tensor, ...]:
     """Return the gradients of a, b, weight, key_bias and value, each in the dtype of its input.
 
-    The gradient of what is not there is empty.
+    The gradient of an absent operand is empty.
     """
     stats: Tensor = results.stats.contiguous()
     output = results.output

@@ -1,4 +1,4 @@
-"""Pairs of a user's own for the core: compiled by the system's compiler, kept, loaded."""
+"""User-defined pairs for the core: compiled by the system's compiler, cached, loaded."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ _SHARED = "runtime/call.h", "runtime/parallel.h", "runtime/own_pairs.h"
 
 
 def load(formula: Formula, sums: str, isa: str, core: Path, headers: str) -> int:
-    """Return the address of the function that gives the kernels of a formula, see own_pairs.h.
+    """Return the address of the function that returns a formula's kernels, see own_pairs.h.
 
-    sums: "float" or "double". isa: of the core. core: where it is. headers: what it says of those
-    that libraries must have alike.
+    sums: "float" or "double". isa: the core's instruction set. core: the path of the core. headers:
+    the core's digest of the headers that libraries share with it.
 
-    Raises CannotCompileError: there is no compiler, or it refuses, or the headers are others.
+    Raises CannotCompileError: there is no compiler, or compiling fails, or the headers differ.
     """
     folder = _headers(core)
     if "".join(_digest(folder / name) for name in _SHARED) != headers:
@@ -32,7 +32,7 @@ def load(formula: Formula, sums: str, isa: str, core: Path, headers: str) -> int
         for path in found:
             try:
                 entry = ctypes.CDLL(str(path)).anyscore_own_pair
-            except (OSError, AttributeError) as error:  # no library, or none of a pair
+            except (OSError, AttributeError) as error:  # no library, or not of a pair
                 reason = error
                 continue
             address = ctypes.cast(entry, ctypes.c_void_p).value

@@ -1,9 +1,9 @@
-"""The system's compiler, and a cache of what it made: libraries by the content they were made of.
+"""The system's compiler, and a cache of compiled libraries by a digest of their content.
 
-The cache is the folder anyscore/pairs in XDG_CACHE_HOME, or else in ~/.cache. The name of a file is
-a digest of source, headers, compiler and flags, and one of the file itself, so that a damaged file
-is seen; a file is made elsewhere and then renamed, so that processes do not disturb each other. A
-library is code: the cache is used where this user alone can have written it.
+The cache is the folder anyscore/pairs in XDG_CACHE_HOME, or else in ~/.cache. A file's name has two
+digests. One is of source, headers, compiler and flags; the other is of the file, and detects
+damage. Each file is written elsewhere and then renamed, so that processes do not disturb each
+other. A library is code, so a cache is used only if no other user can write to it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from contextlib import contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
-# As CMakeLists.txt has them for the kernels, with the reasons.
+# The flags of the kernels in CMakeLists.txt, which has the reasons.
 HIDDEN = "-fvisibility=hidden", "-fvisibility-inlines-hidden"
 FLAGS = (
     "-std=c++17", "-O3", "-DNDEBUG", "-fPIC", "-shared", *HIDDEN, "-fno-math-errno",
@@ -32,21 +32,21 @@ _OF_ISA = {
     "avx512": ("-march=x86-64-v4", "-mprefer-vector-width=512"),
 }
 LONGEST: float = 300
-"""Seconds that a compiler may take: five times what it takes for the largest formula."""
+"""The time limit of a compiler in seconds: five times its time for the largest formula."""
 KEPT = 256
 """The most libraries in the cache, each of 0.1 to 1 MB."""
 
 
 class CannotCompileError(Exception):
-    """Why there is no library: what a plan says."""
+    """Raised without a library; the message is the reason in a plan."""
 
 
 def libraries(source: str, headers: Path, isa: str) -> Generator[Path, None, None]:
-    """Yield the library of a source: the one that is kept, and if that is no use a new one.
+    """Yield the library of a source: the cached one, and on request a new one after it.
 
-    isa: as the core names its instruction sets. A path is good until the next one is asked for.
+    isa: an instruction set by the core's name. A path is valid until the next one is requested.
 
-    Raises CannotCompileError: there is no compiler, or it refuses.
+    Raises CannotCompileError: there is no compiler, or compiling fails.
     """
     command, version = _compiler()
     options = flags(isa)
@@ -58,7 +58,7 @@ def libraries(source: str, headers: Path, isa: str) -> Generator[Path, None, Non
         for path in sorted(folder.glob(f"{name}-*.so")) if folder else ():
             if _is_whole(path):
                 with suppress(OSError):
-                    os.utime(path)  # it was used now
+                    os.utime(path)  # marks it as used now
                 yield path
         with _written(source) as code:
             made = _compile([*command, *options, f"-I{headers}"], code, name)
@@ -68,13 +68,13 @@ def libraries(source: str, headers: Path, isa: str) -> Generator[Path, None, Non
 
 
 def flags(isa: str) -> tuple[str, ...]:
-    """Return what the compiler is told, beside files."""
+    """Return the compiler's flags for an instruction set."""
     base, *choices = isa.split("-")
     return (*FLAGS, *_OF_ISA.get(base, ()), *(("-DANYSCORE_DOTS",) if "bf16" in choices else ()))
 
 
 def _compiler() -> tuple[list[str], str]:
-    """Return the command of the compiler, and what it says of itself."""
+    """Return the command of the compiler, and its version text."""
     asked = os.environ.get("CXX", "").strip()
     try:
         commands = [shlex.split(asked)] if asked else [["c++"], ["g++"], ["clang++"]]
@@ -100,7 +100,7 @@ def _version(command: tuple[str, ...]) -> str:
 
 
 def _run(command: list[str]) -> tuple[int, str, str]:
-    """Run a compiler; return its status, what it says and its errors."""
+    """Run a compiler; return its status, output and errors."""
     try:
         process = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
@@ -114,7 +114,7 @@ def _run(command: list[str]) -> tuple[int, str, str]:
             said, errors = process.communicate(timeout=LONGEST)
         except BaseException as error:
             with suppress(ProcessLookupError):
-                os.killpg(process.pid, signal.SIGKILL)  # with all that it has started
+                os.killpg(process.pid, signal.SIGKILL)  # and its children
             if isinstance(error, subprocess.TimeoutExpired):
                 raise CannotCompileError(
                     f"the C++ compiler {command[0]} was stopped: it takes more than {LONGEST:g} "
@@ -135,13 +135,12 @@ def _contents(headers: Path) -> tuple[str, ...]:
 
 @contextmanager
 def _kept_in() -> Iterator[Path | None]:
-    """Give the folder of the cache, None where there is none that is this user's alone.
+    """Yield the folder of the cache; None if no folder belongs to this user alone.
 
-    It is held open: where its name leads elsewhere meanwhile, the files are still those of the
-    folder that was looked at.
+    The folder is held open, so its files stay the checked ones even if its name changes.
     """
     descriptor = None
-    with suppress(OSError, RuntimeError):  # the latter of Path.home
+    with suppress(OSError, RuntimeError):  # RuntimeError: Path.home
         asked = Path(os.environ.get("XDG_CACHE_HOME", ""))
         folder = (asked if asked.is_absolute() else Path.home() / ".cache") / "anyscore" / "pairs"
         if folder.is_absolute():
@@ -161,14 +160,14 @@ def _kept_in() -> Iterator[Path | None]:
 
 
 def _is_ours(status: os.stat_result) -> bool:
-    """Return whether a file is of this user, and nobody else can write to it."""
+    """Return whether a file belongs to this user, and no other user can write to it."""
     return status.st_uid == os.geteuid() and not status.st_mode & 0o022
 
 
 def _is_whole(path: Path) -> bool:
-    """Return whether a library of the cache is this user's, and what its name says."""
+    """Return whether a cached library belongs to this user, and its digest is in its name."""
     with suppress(OSError):
-        # A link is nobody's: all may write to it, as its mode says.
+        # lstat: a link's mode lets everyone write, so a link never passes.
         return _is_ours(path.lstat()) and path.stem.partition("-")[2] == _digest(path)
     return False
 
@@ -179,7 +178,7 @@ def _digest(path: Path) -> str:
 
 @contextmanager
 def _written(source: str) -> Iterator[Path]:
-    """Write a source to a file in a folder of its own, which goes afterwards."""
+    """Yield a file with a source, in a temporary folder that is removed afterwards."""
     folder = None
     try:
         try:
@@ -189,13 +188,13 @@ def _written(source: str) -> Iterator[Path]:
         except OSError as error:
             raise CannotCompileError(f"nothing can be written: {error}") from None
         yield code
-    finally:  # not when Python ends, which would be in a forked child too
+    finally:  # not at exit, which a forked child also reaches
         if folder:
             shutil.rmtree(folder, ignore_errors=True)
 
 
 def _compile(command: list[str], code: Path, name: str) -> Path:
-    """Return the library of a source, beside it."""
+    """Return the path of the compiled library, beside the source."""
     made = code.with_name(f"{name}.so")
     status, _, errors = _run([*command, str(code), "-o", str(made)])
     if status:
@@ -206,9 +205,9 @@ def _compile(command: list[str], code: Path, name: str) -> Path:
 
 
 def _keep(made: Path, folder: Path) -> Path | None:
-    """Copy a library into the cache, from which the ones go that were used long ago.
+    """Copy a library into the cache, and remove the least recently used ones.
 
-    Returns None where that is not possible, as where a disk is full.
+    Return its path; None if copying fails, for instance on a full disk.
     """
     try:
         path = folder / f"{made.stem}-{_digest(made)}.so"
@@ -229,6 +228,6 @@ def _keep(made: Path, folder: Path) -> Path | None:
 
 def _first_error(said: str) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
-    # A linker says that it failed, and then the compiler that there was an error.
+    # The linker reports its failure first, then the compiler reports an error.
     errors = [line for line in lines if "error" in line or "failed" in line]
     return (errors or lines or ["it says nothing"])[0][:300]

@@ -55,7 +55,7 @@ def _indented(lines: list[str]) -> str:
 
 
 def _lines(rows: tuple[Row, ...], places: tuple[int, ...]) -> Iterator[str]:
-    """Yield a declaration for each row that is needed."""
+    """Yield a declaration for each row that the given rows depend on."""
     for place in reached(rows, places):
         operation, *rest = rows[place]
         if operation == "number" or not rest:
@@ -76,7 +76,7 @@ def _lines(rows: tuple[Row, ...], places: tuple[int, ...]) -> Iterator[str]:
 
 
 def _name(rows: tuple[Row, ...], place: int) -> str:
-    """Return what a row is called."""
+    """Return the name of a row's variable."""
     operation, *rest = rows[place]
     if operation == "number":
         return f"constant<V>({rest[0]!r})"

@@ -1,1 +1,1 @@
-"""The kernels of NVIDIA GPUs for JAX, in Pallas: `attention` is what is called."""
+"""The kernels for NVIDIA GPUs in JAX, written in Pallas; `attention` is the entry."""

@@ -1,7 +1,7 @@
 """Attention for JAX on GPUs, by Pallas: the forward; the backward is in `backward.py`.
 
-The functions are those of `kernels.xla.attention`, on the same records; the pair is any `Pair`,
-traced into the kernels. Softmax is online over tiles of keys, so memory is O(T_q + T_k).
+The functions have the interface of `kernels.xla.attention`. Any `Pair` can be traced into the
+kernels. The softmax is online over tiles of keys, so memory is O(T_q + T_k).
 """
 
 from __future__ import annotations
@@ -31,14 +31,14 @@ from anyscore.score.pairs import Pair
 _xp = load("jax")
 
 INTERPRET = False
-"""Run the kernels in Pallas' interpreter, on any device: for tests."""
+"""Whether to run the kernels in Pallas' interpreter, on any device, for tests."""
 
 
 class StaticArgs(NamedTuple):
-    """The arguments of a call that are not arrays; can be hashed.
+    """The arguments of a call that are not arrays; hashable.
 
-    pair: the pair that `settings` names. targets: the platforms that the call may be lowered for,
-    that of the Pallas kernels last: "cpu", "cuda", "tpu", or "interpret" for Pallas' interpreter.
+    pair: the pair that `settings` names. targets: the platforms of lowering, the Pallas kernels'
+    platform last: "cpu", "cuda", "tpu", or "interpret" for Pallas' interpreter.
     """
 
     settings: Settings
@@ -53,7 +53,7 @@ def problem() -> str | None:
 
 @cache
 def has_device() -> bool:
-    """Return whether the GPUs here are such as the kernels run on: NVIDIA's, Ampere or later."""
+    """Return whether this machine's GPUs run the kernels: NVIDIA's, Ampere or later."""
     try:
         return all(float(x.compute_capability) >= 8 for x in jax.devices("cuda"))
     except RuntimeError:
@@ -61,23 +61,23 @@ def has_device() -> bool:
 
 
 def forward(x: Operands, s: StaticArgs) -> Results:
-    """Compute attention, as `kernels.xla.attention.forward` does; `packed` is not read."""
+    """Return attention, as `kernels.xla.attention.forward` does; `packed` is not read."""
     return xla.forward(x._replace(packed=None), s.settings, _make(s))
 
 
 def backward(x: Operands, s: StaticArgs, results: Results, upstream: Results) -> Operands:
-    """Compute gradients, as `kernels.xla.attention.backward` does; scores are computed again."""
+    """Return gradients, as `kernels.xla.attention.backward` does; scores are computed again."""
     return xla.backward(x, s.settings, results._replace(scores=None), upstream, _make(s))
 
 
 def _make(s: StaticArgs) -> xla.Make:
-    """Return a function that makes a `KernelCall` of the fields of an `FfiCall`."""
+    """Return a function from the fields of an `FfiCall` to a `KernelCall`."""
     return partial(KernelCall, pair=s.pair, target=s.targets[-1])
 
 
 @dataclass(frozen=True)
 class KernelCall(FfiCall):
-    """A call of these kernels, batched and spread over devices as those of XLA are.
+    """A call of the Pallas kernels, batched and partitioned over devices as an `FfiCall`.
 
     target: "cuda", "tpu" or "interpret".
     """
@@ -90,7 +90,7 @@ class KernelCall(FfiCall):
         if "bias" in given and self.settings.diagonal:
             return self._with_matrix(given)
         a, b, value = given["a"], given["b"], given.get("value")
-        if value is None:  # one column of zeros, for an output that nobody is given
+        if value is None:  # one column of zeros, for an output that is dropped
             lead = (1,) * len(self.lead)
             given["value"] = jnp.zeros((*lead, b.shape[-2], 1), self.acc_dtype)
             if self.function == "backward":
@@ -111,7 +111,7 @@ class KernelCall(FfiCall):
         return [masked.sum_to(_xp, found[name], shape) for name, shape in self.results]
 
     def _with_matrix(self, given: Mapping[str, Array]) -> list[Array]:
-        """Call with the matrix that a bias of diagonals is, which JAX makes."""
+        """Call with a bias of diagonals as a matrix; JAX computes the matrix."""
         queries, keys = given["a"].shape[-2], given["b"].shape[-2]
 
         def matrix(diagonals: Array) -> Array:
@@ -144,14 +144,15 @@ def _forward(s: Layout, operands: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _forward_tile(s: Layout, refs: dict[str, Any]) -> None:
-    """Write the output of a tile of queries, one part of its columns; and what else there is."""
+    """Write the output of a tile of queries, one part of its columns, stats and scores."""
     tiles, t, part = Tiles(s, refs), pl.program_id(1), pl.program_id(2)
     i = pl.multiple_of(t * s.rows, s.rows)
     chunks = [part * s.chunks_of_part + c for c in range(s.chunks_of_part)]
 
     def step(k: Any, carry: Any) -> Any:
-        """Add tile k of the keys to m (rows,), the largest score so far, and to two sums of
-        e^(s − m): `total` (rows,) and `o`, that times the values, in chunks (rows, values).
+        """Return the carry after tile k of keys: m (rows,), the largest score so far, `total`
+        (rows,), the sum of e^(s − m), and `o`, the sums of e^(s − m) times the values, in chunks
+        (rows, values).
         """
         m, total, o = carry
         j = pl.multiple_of(k * s.columns, s.columns)
@@ -171,7 +172,7 @@ def _forward_tile(s: Layout, refs: dict[str, Any]) -> None:
         return top, total * shrink + p.sum(1), o
 
     def keep(k: Any, scores: Any) -> None:
-        """Write the scores of tile k of the keys."""
+        """Write the scores of tile k of keys."""
 
         @pl.when(part == 0)
         def _() -> None:

@@ -1,13 +1,13 @@
-"""The backward by Pallas: two kernels, each the owner of what it sums, so there are no atomics.
+"""The backward by Pallas: two kernels; each sum has one program, so there are no atomics.
 
     P = exp((S − m) − l)   dP = dO Vᵀ   dS = P ∘ (dP − D),  D_i = dO_i · O_i − dl_i
-    S = φ(X), if there is an outer function: then dS is multiplied by φ′(X)
-    P = sigmoid(S − m)                dS = P ∘ (1 − P) ∘ dP, of that normalizer
+    S = φ(X) with an outer function: dS is multiplied by φ′(X)
+    P = sigmoid(S − m)                dS = P ∘ (1 − P) ∘ dP, for the sigmoid
 
-of the statistics m and l of each query. One kernel owns queries: Σ_j dS_ij w ∂₁pair and
-Σ_j dS_ij pair; the other keys, for all groups that share them: Σ_i dS_ij w ∂₂pair, Σ_i dS_ij and
-Σ_i P_ij dO_i. The slopes of a pair are those that JAX derives from its value. Sums are kept where
-they go, in memory that one program alone reads and writes.
+m and l are the statistics of each query. One kernel has a program per tile of queries, for Σ_j
+dS_ij w ∂₁pair and Σ_j dS_ij pair. The other has a program per tile of keys, with all groups that
+share them, for Σ_i dS_ij w ∂₂pair, Σ_i dS_ij and Σ_i P_ij dO_i. JAX derives the slopes of a pair
+from its value. Sums accumulate in the results' memory; only one program reads and writes each.
 """
 
 from __future__ import annotations
@@ -35,9 +35,9 @@ Step: TypeAlias = Callable[[Any, None], None]
 
 
 def backward(s: Layout, operands: Mapping[str, Array]) -> dict[str, Array]:
-    """Compute the gradients of those of a, b, weight, key_bias, value and bias that are given.
+    """Return the gradients of a, b, weight, key_bias, value and bias, of the given ones.
 
-    They are for all leading dimensions, those too that were broadcast.
+    Gradients have all leading dimensions, also those along which the operand was broadcast.
     """
     given = dict(operands)
     output, d_stats = given.pop("output"), given.pop("d_stats", None)
@@ -62,7 +62,7 @@ def backward(s: Layout, operands: Mapping[str, Array]) -> dict[str, Array]:
 
 
 def _finished(s: Layout, given: dict[str, Array], sums: dict[str, Array]) -> dict[str, Array]:
-    """Make gradients (*lead, …) of the sums of the kernels; a 0 stays 0 whatever it meets."""
+    """Return gradients (*lead, ...) from sums of the kernels; 0 · NaN and 0 · ∞ are 0."""
 
     def part(name: str, lead: Shape, *sizes: int) -> Array:
         x = sums[name] if name == "d_value" else jnp.swapaxes(sums[name][..., 0, :], -1, -2)
@@ -80,7 +80,7 @@ def _finished(s: Layout, given: dict[str, Array], sums: dict[str, Array]) -> dic
     }
     if "d_weight" in sums:
         gradients["weight"] = part("d_weight", lead, s.queries, s.h).sum(-2) * scale
-    elif weight is not None:  # the kernels know a with its weights
+    elif weight is not None:  # the kernels read a times the weight
         gradients["weight"] = times(d_a, given["a"]).sum(-2)
         gradients["a"] = times(d_a, weight[..., None, :])
     if "key_bias" in given:
@@ -92,7 +92,7 @@ def _finished(s: Layout, given: dict[str, Array], sums: dict[str, Array]) -> dic
 
 
 def probabilities(tiles: Tiles, g: Any, i: Any, j: Any) -> tuple[Array, Array, Array | None]:
-    """Compute P (rows, columns), 0 where masked; return it, the mask, and the slope of φ."""
+    """Return P (rows, columns), 0 where masked, the mask, and the slope of φ."""
     most, log_sum = (tiles.take("stats", g, n, tiles.queries(i)) for n in range(2))
     mask, (scores, slope) = tiles.mask(g, i, j), tiles.scores(g, i, j)
     if tiles.s.settings.normalizer:
@@ -103,9 +103,9 @@ def probabilities(tiles: Tiles, g: Any, i: Any, j: Any) -> tuple[Array, Array, A
 
 
 def _slopes(tiles: Tiles, g: Any, i: Any, j: Any) -> tuple[Array, Array, Array, Array]:
-    """Compute dS (rows, columns), 0 where masked.
+    """Return dS, P after dropout, the mask, and the gradient of a bias, each (rows, columns).
 
-    Returns it, P with dropout, the mask, and the gradient of a bias.
+    dS is 0 where masked.
     """
     s = tiles.s
     p, mask, slope = probabilities(tiles, g, i, j)
@@ -133,7 +133,7 @@ def _slopes(tiles: Tiles, g: Any, i: Any, j: Any) -> tuple[Array, Array, Array, 
 def _terms(
     tiles: Tiles, ds: Array, mask: Array, d: Any, g: Any, i: Any, j: Any
 ) -> tuple[Array, Array, Array]:
-    """Compute dS pair, dS w ∂₁pair and dS w ∂₂pair of feature d, each (rows, columns)."""
+    """Return dS pair, dS w ∂₁pair and dS w ∂₂pair of feature d, each (rows, columns)."""
     features = (jnp.broadcast_to(x, ds.shape) for x in tiles.pair(g, d, i, j))
     value, derivatives = jax.vjp(partial(tiles.s.pair.value, _xp), *features)
     by_a, by_b = derivatives(ds * tiles.take("weight", g, 0, d) if tiles.has("weight") else ds)

@@ -1,4 +1,4 @@
-"""One launch of a Pallas kernel over panels; its body knows them by name."""
+"""One launch of a Pallas kernel over panels, which its body reads by name."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ except (ImportError, AttributeError) as error:
     problem = f"Pallas cannot be loaded ({error}): it needs a newer JAX"
 
 _SCALARS = "weight", "seed", "counter", "low", "high", *NONFINITE
-"""The operands that are read one number at a time, which a TPU holds apart."""
+"""The operands that are read one number at a time; a TPU has separate memory for them."""
 
 
 def run_kernel(
@@ -78,13 +78,13 @@ def run_kernel(
 
 
 def barrier(s: Layout) -> None:
-    """Make all threads of a program see what each of them wrote before."""
+    """Synchronise the threads of a program, so that each sees the others' writes."""
     if s.target == "cuda":
         triton.debug_barrier()
 
 
 def _on_devices(x: Array) -> dict[str, Any]:
-    """Return what the type of a result says of devices, if it lies where x lies."""
+    """Return the device arguments of a result's type, as in the type of x."""
     kind = jax.typeof(x)
     words = [name for name in ("manual_axis_type", "vma") if getattr(kind, name, None)]
     return {name: getattr(kind, name) for name in words[:1]}

@@ -1,8 +1,8 @@
-"""Operands laid out for the Pallas kernels: tokens in whole tiles, leading dimensions in two.
+"""Operands in the layout of the Pallas kernels: whole tiles, two leading dimensions.
 
-A leading index of the output is (problem m, group g): problems are those of keys, and the groups of
-a problem share its keys. An operand x (..., own dimensions) becomes (M or fewer, G or 1, own
-dimensions): where it is broadcast it stays one, and `place` finds it.
+A leading index of the output is (problem m, group g). Problems are the leading indices of keys, and
+the groups of a problem share its keys. An operand x (..., own dimensions) becomes (M or fewer, G or
+1, own dimensions). Broadcast dimensions stay 1, and `place` finds the index of a problem.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _OWN = {
     "seed": 1,
     "counter": 1,
 }
-"""The number of an operand's own dimensions as it is laid out; one becomes two: (1, n)."""
+"""The number of an operand's own dimensions in a panel; one dimension becomes two: (1, n)."""
 NONFINITE = "nonfinite_value", "nonfinite_d_output", "nonfinite_a", "nonfinite_b"
 """For each tile of that operand, whether some of its entries are not finite."""
 
@@ -49,7 +49,7 @@ class Layout:
     """The sizes of a call, and how kernels divide it into tiles.
 
     target: "cuda", "tpu", or "interpret". queries, keys: T_q and T_k. h, d_v: widths. masked:
-    whether some query may not attend some key. acc_dtype: the dtype to compute in.
+    whether any key is masked for any query. acc_dtype: the dtype to compute in.
     """
 
     settings: Settings
@@ -88,7 +88,7 @@ class Layout:
 
     @property
     def features(self) -> int:
-        """Features that a product takes at once; other pairs take one."""
+        """Features of a product per step; other pairs take one."""
         return _tile(self.h, 32, 16) if self.pair == PRODUCT else 1
 
     @property
@@ -102,7 +102,7 @@ class Layout:
 
     @property
     def value_parts(self) -> int:
-        """Parts of the value, of up to four chunks: the forward computes its scores for each."""
+        """Parts of the value, of up to four chunks; the forward computes scores for each part."""
         return -(-self.d_v // (4 * self.values))
 
     @property
@@ -119,13 +119,13 @@ class Layout:
 
     @property
     def _tokens(self) -> tuple[int, int]:
-        """The most and the least tokens in a tile: a product of larger ones spills registers."""
+        """The most and the least tokens in a tile; larger products spill registers."""
         return (128, 128) if self.target == "tpu" else (32, 16)
 
 
 @dataclass(frozen=True, eq=False)
 class Panel:
-    """An operand x (of `outer` in one, G or 1, own dimensions); outer: as `problems`, or 1."""
+    """An operand x (prod(outer), G or 1, own dimensions); outer: each of `problems`, or 1."""
 
     x: Array
     outer: Shape
@@ -145,7 +145,7 @@ def place(outer: Shape, problems: Shape, m: Any) -> Any:
 
 
 def panel(s: Layout, x: Array, own: int, of_keys: bool = False) -> Panel:
-    """Lay out x (..., own dimensions) as a panel. of_keys: x has the heads of keys."""
+    """Return x (..., own dimensions) as a panel. of_keys: whether x has key heads."""
     lead, rest = x.shape[: x.ndim - own], x.shape[x.ndim - own :]
     rest = (1, *rest) if own == 1 else rest
     groups = s.settings.groups
@@ -157,10 +157,10 @@ def panel(s: Layout, x: Array, own: int, of_keys: bool = False) -> Panel:
 
 
 def panels(s: Layout, operands: Mapping[str, Array]) -> dict[str, Panel]:
-    """Lay out all operands, by name, and what kernels ask of a tile before they read it.
+    """Return panels of all operands by name, and of the bounds and flags of tiles.
 
-    a and b are (…, h, 1, T). low and high: the tiles of keys that some query of a tile may attend.
-    Those of `NONFINITE` are there if there is a mask.
+    a and b are (..., h, 1, T). low, high: the range of tiles of keys that any query of a tile may
+    attend. The flags of `NONFINITE` are included if there is a mask.
     """
     given = dict(operands)
     rows, columns = s.row_tiles * s.rows, s.column_tiles * s.columns
@@ -193,16 +193,16 @@ def panels(s: Layout, operands: Mapping[str, Array]) -> dict[str, Panel]:
 
 
 def _weighted(s: Layout, a: Array, weight: Array | None) -> Array:
-    """Multiply the features of a (..., T_q, h) by weight (..., h), in the dtype of sums."""
+    """Return a (..., T_q, h) times weight (..., h), in the dtype of sums."""
     if weight is None:
         return a
     return a.astype(s.acc_dtype) * weight.astype(s.acc_dtype)[..., None, :]
 
 
 def _bounds(s: Layout, bounds: Mapping[str, Array | None]) -> dict[str, Panel]:
-    """Lay out start and stop in [0, T_k], of each query, and low and high, of a tile of queries.
+    """Return panels of start and stop in [0, T_k] per query, and of low and high per tile.
 
-    A query past T_q attends nothing.
+    A query past T_q attends no key.
     """
     one = jnp.zeros((1,) * (len(s.settings.lead) + 1), np.int32)
     start, stop = bounds["start"], bounds["stop"]
@@ -221,7 +221,7 @@ def _bounds(s: Layout, bounds: Mapping[str, Array | None]) -> dict[str, Panel]:
 
 
 def _nonfinite(s: Layout, laid_out: Mapping[str, Panel]) -> dict[str, Panel]:
-    """Find the tiles with entries that are not finite, of the operands of products of tiles."""
+    """Return panels that flag tiles with entries that are not finite, of factors of products."""
     axes = {"value": -1, "d_output": -1}
     if s.pair == PRODUCT:
         axes |= {"a": -3, "b": -3}
@@ -236,12 +236,12 @@ def _nonfinite(s: Layout, laid_out: Mapping[str, Panel]) -> dict[str, Panel]:
 
 
 def _padded(x: Array, *sizes: int) -> Array:
-    """Append zeros to x until its last dimensions are `sizes`."""
+    """Return x padded with zeros, so that its last dimensions are `sizes`."""
     outer = x.ndim - len(sizes)
     extra = [(0, n - own) for n, own in zip(sizes, x.shape[outer:], strict=True)]
     return jnp.pad(x, [(0, 0)] * outer + extra)
 
 
 def _tile(n: int, most: int, least: int) -> int:
-    """Return the power of two from `least` to `most` that n things are divided into."""
+    """Return the tile size for n tokens, a power of two from `least` to `most`."""
     return min(max(1 << (n - 1).bit_length(), least), most)

@@ -1,8 +1,8 @@
-"""One tile of the Pallas kernels: its scores, its masks, and sums that leave out what is masked.
+"""One tile of the Pallas kernels: its scores, its mask, and sums without masked entries.
 
-A tile has queries i … i + rows and keys j … j + columns of group g. It is a matrix of numbers, one
-for each query and key: features come one after another, as a row of b against a column of a, or
-some at a time where the pair is a product.
+A tile has queries i … i + rows − 1 and keys j … j + columns − 1 of group g. Its values are a
+matrix, one number per query and key. Features are read one at a time, a row of b and a column of a,
+or several at a time if the pair is a product.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from anyscore.score.pairs import PRODUCT
 _xp = load("jax")
 
 PIECE = 64
-"""Features that are added up before they meet the sum of the others, which so keeps its digits."""
+"""Features that are summed separately before they are added to the total, for accuracy."""
 
 
 class Tiles:
@@ -36,7 +36,7 @@ class Tiles:
         self.s, self.refs = s, refs
 
     def take(self, name: str, g: Any, *index: Any) -> Array:
-        """Read part of an operand in group g; numbers come in the dtype of sums."""
+        """Return part of an operand in group g, numbers in the dtype of sums."""
         ref = self.refs[name]
         at = g if ref.shape[0] > 1 else 0, *index
         x = ref[at]
@@ -47,7 +47,7 @@ class Tiles:
         return name in self.refs
 
     def pair(self, g: Any, d: Any, i: Any, j: Any) -> tuple[Array, Array]:
-        """Read feature d of the queries (rows, 1) and of the keys (1, columns)."""
+        """Return feature d of the queries (rows, 1) and of the keys (1, columns)."""
         a, b = self.take("a", g, d, 0, self.queries(i)), self.take("b", g, d, 0, self.keys(j))
         return a[:, None], b[None, :]
 
@@ -60,7 +60,7 @@ class Tiles:
         return pl.ds(j, self.s.columns)
 
     def scores(self, g: Any, i: Any, j: Any) -> tuple[Array, Array | None]:
-        """Compute the scores (rows, columns), meaningless where masked; and the slope of φ.
+        """Return the scores (rows, columns), arbitrary where masked, and the slope of φ.
 
         s = φ(x),   x = scale · Σ_d … + key_bias + bias,   or φ(x) + bias
 
@@ -98,7 +98,7 @@ class Tiles:
         return total + behind, slope
 
     def mask(self, g: Any, i: Any, j: Any) -> Array:
-        """Return which query may attend which key, boolean (rows, columns)."""
+        """Return the boolean mask (rows, columns), True = may attend."""
         s = self.s
         key = j + lax.broadcasted_iota(np.int32, (1, s.columns), 1)
         start, stop = (self.take(x, g, 0, self.queries(i))[:, None] for x in ("start", "stop"))
@@ -111,9 +111,9 @@ class Tiles:
         return mask
 
     def shift(self, i: Any, low: Any, high: Any) -> Array:
-        """Return what the sigmoid subtracts from scores, (rows,); −∞ where nothing is attended.
+        """Return the sigmoid's shift (rows,), subtracted from scores; −∞ for a query without keys.
 
-        low, high: the tiles of keys, between which all that is attended lies.
+        low, high: the range of tiles that contains all attended keys.
         """
         s = self.s
 
@@ -127,9 +127,9 @@ class Tiles:
         return jnp.where(n > 0, log_n - s.settings.sigmoid_bias, -jnp.inf).astype(s.acc_dtype)
 
     def dropout_mask(self, g: Any, i: Any, j: Any) -> Array:
-        """Draw what dropout multiplies weights (rows, columns) by: 0 or 1 / (1 − rate).
+        """Return the dropout factors (rows, columns) of weights, 0 or 1 / (1 − rate).
 
-        Which are 0 is what `anyscore.modifiers.dropout` says.
+        `anyscore.modifiers.dropout` defines the dropped entries.
         """
         s = self.s
         size = s.rows, s.columns // 4
@@ -146,12 +146,11 @@ class Tiles:
     def sum_of_rows(
         self, x: Array, mask: Array, axis: int, name: str, g: Any, at: Any, c: Any
     ) -> Array:
-        """Sum x (rows, columns) times the rows of an operand over an axis of x.
+        """Return the sum over an axis of x (rows, columns) times rows of an operand.
 
-        name, at, c: the operand, where its rows begin, and the chunk of its columns. Returns
-        (the other axis of x, columns of the chunk).
-
-        0 · NaN is NaN: where rows are not finite, those that are masked are left out one by one.
+        The result is (the other axis of x, columns of the chunk). name, at, c: the operand, its
+        first row, and the chunk of its columns. 0 · NaN is NaN, so masked rows of tiles that are
+        not finite are skipped one by one.
         """
         n, columns = x.shape[axis], self.s.chunk(c)
 
@@ -182,7 +181,7 @@ class Tiles:
 
 
 def outer(name: str, c: float, x: Array) -> tuple[Array, Array | None]:
-    """Compute an outer function of `anyscore.score.outer` and its slope; x and None without one."""
+    """Return φ(x) of `anyscore.score.outer` and its slope; x and None without an outer function."""
     if not name:
         return x, None
     if name == "tanh":
@@ -208,12 +207,12 @@ def sigmoid(scores: Array, shift: Array) -> Array:
 
 
 def dot(x: Array, y: Array, of_x: int, of_y: int) -> Array:
-    """Multiply matrices over an axis of each, not rounded to less than they have."""
+    """Return the matrix product over an axis of each, without rounding of the factors."""
     axes = ((of_x,), (of_y,)), ((), ())
     return lax.dot_general(x, y, axes, lax.Precision.HIGHEST, preferred_element_type=x.dtype)
 
 
 def loop(n: Any, body: Callable[[Any, Any], Any], start: Any, first: Any = 0) -> Any:
-    """Run `body` for first … n − 1, which are given to it in 32 bits."""
+    """Run `body` for first … n − 1 as 32-bit integers."""
     first, n = (np.int32(x) if isinstance(x, int) else x for x in (first, n))
     return lax.fori_loop(first, n, lambda k, x: body(k.astype(np.int32), x), start)

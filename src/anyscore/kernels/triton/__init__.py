@@ -1,6 +1,7 @@
-"""The kernels of NVIDIA GPUs for PyTorch, in Triton: `attention` is the way in.
+"""The kernels for NVIDIA GPUs in PyTorch, written in Triton; `attention` is the entry.
 
-`call` makes operands and panels, `scorers` chooses how a tile is scored, `formula` prints pairs,
-`graphs` launches the kernels of edges. The other files are Triton: pairs, panels, scores,
+`call` makes operands and panels, `scorers` has the three ways to score a tile, `formula` prints
+pairs, `graphs` launches the kernels of edges. The other files are Triton code: pairs, panels,
+scores,
 outer functions, slopes, the forward, a decoder's step, the backward, edges.
 """

@@ -32,16 +32,17 @@ from anyscore.kernels.triton.pairs import Functions
 from anyscore.kernels.triton.tiles import Operand, Rows
 
 DECODE_QUERIES = 2
-"""Queries up to which keys are read as they are, without panels."""
+"""The most queries for which kernels read keys without panels."""
 PROGRAMS = 512
-"""Programs that a GPU should be given at a time."""
+"""The number of programs that keeps a GPU busy."""
 SKEWED = 256
-"""Queries whose diagonals are summed at a time."""
+"""The number of queries whose diagonals are summed at a time."""
 REGISTERS = {True: 168, False: 128}
-"""Registers of a thread of `feature_sums` of tanh, for queries and for keys: a multiprocessor then
-has three and four programs at a time, and takes less time than with two."""
+"""Registers per thread of `feature_sums` of tanh, for queries and for keys. A multiprocessor then
+runs three and four programs at a time, faster than two.
+"""
 LEAST_FEATURES = 4
-"""Features of a program of the backward where there are few tiles; elsewhere it has `BLOCK`."""
+"""Features per program of the backward if tiles are few; otherwise `BLOCK`."""
 
 
 def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -> Results:
@@ -82,16 +83,16 @@ def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -
 
 
 def empty_stats(x: Operands, s: Settings, acc_dtype: torch.dtype) -> Tensor:
-    """Return the statistics of queries that attend nothing, (*lead, 2, T_q): −∞ and 0."""
+    """Return the statistics (*lead, 2, T_q) of queries without keys, −∞ and 0."""
     stats: Tensor = x.a.new_zeros((*s.lead, 2, x.a.shape[-2]), dtype=acc_dtype)
     stats[..., 0, :] = -torch.inf
     return stats
 
 
 def _shifts(x: Operands, s: Settings, dtype: torch.dtype) -> Tensor:
-    """Return what the sigmoid of `Settings.normalizer` subtracts from the scores.
+    """Return the shift (..., {1, T_q}) that the sigmoid of `Settings.normalizer` subtracts.
 
-    (..., {1, T_q}), which broadcasts to (*lead, T_q).
+    The shift broadcasts to (*lead, T_q).
     """
     keys = x.b.shape[-2]
     start = 0 if x.start is None else x.start.clamp(min=0)
@@ -108,14 +109,14 @@ def _shifts(x: Operands, s: Settings, dtype: torch.dtype) -> Tensor:
 
 
 def scaled(results: Results, dropout: float) -> Results:
-    """Return the output / (1 − dropout): what is kept stands for what is dropped."""
+    """Return results with the output divided by 1 − dropout."""
     if not dropout or results.output is None:
         return results
     return results._replace(output=results.output / (1 - dropout))
 
 
 def exactly(x: Operands, s: Settings, acc_dtype: torch.dtype) -> tuple[Operands, Settings]:
-    """Move the scale into the weight in float64, for kernels are given numbers in float32."""
+    """Return operands with the scale in the weight in float64: kernels take float32 numbers."""
     if acc_dtype != torch.float64 or s.scale == 1:
         return x, s
     weight = x.a.new_ones(x.a.shape[-1]) if x.weight is None else x.weight
@@ -151,7 +152,7 @@ def _decode(
 
 
 class _Gradients(NamedTuple):
-    """Gradients of every problem before those that an input is shared by are added.
+    """Gradients of each problem, before sums over problems that share an input.
 
     a (problems, T_q, width), b (problems, T_k, width), weight (problems, query tiles, width),
     key_bias (problems, T_k), value (problems, T_k, d_v). bias: of the shape of the input, or None.
@@ -166,8 +167,7 @@ class _Gradients(NamedTuple):
 
 
 class _Band(NamedTuple):
-    """A band of keys: p, ds, outside (problems, T_q, size) and some, as `weights_and_gradients` has
-    them."""
+    """A band of keys: p, ds, outside (problems, T_q, size), some: `weights_and_gradients`."""
 
     p: Tensor
     ds: Tensor
@@ -178,12 +178,12 @@ class _Band(NamedTuple):
 
 
 def delta_of(results: Results, upstream: Results, s: Settings) -> tuple[Tensor, Tensor]:
-    """Return dO, of no columns where nothing comes through the output, and D (*lead, T_q)."""
+    """Return dO, without columns if the output has no gradient, and D (*lead, T_q)."""
     rows = results.stats[..., 0, :]
     d_output, delta = rows.new_zeros((*rows.shape, 0)), rows.new_zeros(rows.shape)
     if upstream.output is not None:
         d_output = upstream.output
-        delta = ((0.0 if s.normalizer else results.output) * d_output).sum(-1)  # NaN passes on
+        delta = ((0.0 if s.normalizer else results.output) * d_output).sum(-1)  # NaN propagates
     if upstream.stats is not None and not s.normalizer:
         delta = delta - upstream.stats[..., 1, :]
     return d_output, delta.contiguous()
@@ -192,9 +192,9 @@ def delta_of(results: Results, upstream: Results, s: Settings) -> tuple[Tensor, 
 def backward(
     pair: Functions, x: Operands, s: Settings, results: Results, upstream: Results
 ) -> Operands:
-    """Return the gradients of a, b, weight, key_bias, value and bias; None for what is not there.
+    """Return the gradients of a, b, weight, key_bias, value and bias; None for absent ones.
 
-    results: of `forward`; upstream: their gradients. In the dtype of stats.
+    results: of `forward`; upstream: their gradients. All gradients are in the dtype of stats.
     """
     stats, factors = results.stats, x[:N_DIFFERENTIABLE]
     value = x.b[..., :0] if x.value is None else x.value
@@ -226,7 +226,7 @@ def backward(
     raw_d_output = operand(d_output, inputs.heads)
     depth = min(Columns(d_v, kind).count, 64 if kind in HALF else BLOCK)
     others = _others(call) if pair.is_product else None
-    scorer = call.scorer._replace(at_once=2 if s.outer else 4)  # more would not fit registers
+    scorer = call.scorer._replace(at_once=2 if s.outer else 4)  # more would exceed the registers
     for first in range(0, keys, most):
         band = _Band(p_band, ds_band, outside, some, first, min(most, keys - first))
         launch(
@@ -253,7 +253,7 @@ def backward(
     made = _of_weight(pair, x, s, inputs, made)
     summed = [
         None if y is None else inputs.sum_to(d, y.shape)
-        for y, d in zip(factors, made[:-1], strict=False)  # a bias has its own way
+        for y, d in zip(factors, made[:-1], strict=False)  # the bias is computed apart
     ]
     return Operands(*summed)._replace(bias=made.bias)
 
@@ -261,7 +261,7 @@ def backward(
 def _of_weight(
     pair: Functions, x: Operands, s: Settings, inputs: Inputs, made: _Gradients
 ) -> _Gradients:
-    """Return gradients with that of weight (problems, width); undo what is folded into a weight."""
+    """Return gradients with d_weight (problems, width), without factors folded into the weight."""
     d_weight, weight = made.weight.sum(1), inputs.x.weight
     made = made._replace(weight=d_weight)
     if pair.is_product and weight is not None:
@@ -270,7 +270,7 @@ def _of_weight(
             weight=(d_a * x.a).sum(-2).view(d_weight.shape),
             a=(d_a * weight[..., None, :]).view(made.a.shape),
         )
-    if inputs.s.scale != s.scale:  # which is in the weight
+    if inputs.s.scale != s.scale:  # the scale is in the weight
         made = made._replace(weight=made.weight * s.scale)
     return made
 
@@ -278,8 +278,8 @@ def _of_weight(
 def _add_to_bias(inputs: Inputs, ds: Tensor, first: int, target: Tensor) -> None:
     """Add dS (problems, T_q, keys of a band from `first` on) to the gradient of a bias.
 
-    Of diagonals, a few queries at a time: rows that are filled up by as many numbers as there are
-    rows, and read one number shorter, are each one column further to the right.
+    Diagonals are summed for a few queries at a time. n rows are padded by n numbers each, and read
+    again as rows one number shorter. Each row is then shifted right by one more column.
     """
     lead, (problems, queries, band) = target.shape[:-2], ds.shape
     if not inputs.s.diagonal:
@@ -297,11 +297,11 @@ def _add_to_bias(inputs: Inputs, ds: Tensor, first: int, target: Tensor) -> None
 
 
 _Others = tuple[Rows, Operand]
-"""Rows that a band is multiplied with, and the operand itself, for its NaN and ±∞."""
+"""Rows to multiply a band with, and their operand, for its NaN and ±∞."""
 
 
 def _others(call: PackedCall) -> tuple[_Others, _Others]:
-    """Return the rows that dS of a product is multiplied with for the gradients of a and b."""
+    """Return the rows to multiply dS of a product with, for the gradients of a and of b."""
     of_a, of_b = (
         (call.rows(y, call.acc_dtype), operand(y, call.inputs.heads)) for y in (call.b, call.a)
     )
@@ -312,7 +312,7 @@ def _matrix_sums(
     call: PackedCall, band: _Band, stored: Tensor, others: _Others, target: Tensor,
     scale: float = 1.0, of_query: bool = False,
 ) -> None:  # fmt: skip
-    """Add to target (problems, rows, columns) the products of what is stored of a band."""
+    """Add to target (problems, rows, columns) the products of a band's stored dS or weights."""
     rows, raw = others
     columns = Columns(target.shape[-1], rows.data.dtype)
     count = call.query_tiles if of_query else tiles_of(band.size)

@@ -2,9 +2,10 @@
 
     P = exp((S − m) − l)  dP = dO Vᵀ  dS = P ∘ (dP − D) + dscores,  D_i = dO_i · O_i − dl_i
 
-of the statistics m and l of each query. Where P is a sigmoid, dS = P ∘ (1 − P) ∘ dP + dscores. An
-outer function multiplies dS by its slope. dS and P of a band of keys are stored, so that scores are
-computed but once; then every program sums what it owns: no atomics, and the same bits each time.
+m and l are the statistics of each query. If P is a sigmoid, dS = P ∘ (1 − P) ∘ dP + dscores. An
+outer function multiplies dS by its slope. dS and P of a band of keys are stored, so scores are
+computed only once. Each sum then has one program, so there are no atomics, and results are the same
+bits each time.
 """
 
 from __future__ import annotations
@@ -37,12 +38,12 @@ def weights_and_gradients(
     outside, some, first, band, sizes, scale, seed, SCORER: tl.constexpr, DEPTH: tl.constexpr,
     SIGMOID: tl.constexpr,
 ):  # fmt: skip
-    """Write weights and dS of `band` keys from `first` on, one tile a program.
+    """Write weights and dS of `band` keys from `first` on, one tile per program.
 
-    p_band, ds_band (problems, T_q, band): weights after dropout, and dS, 0 where not attended;
-    outside, the same or None: dS before the slope of an outer function, for a bias after it; some
-    (problems, query tiles, band tiles): whether any entry is attended. value and d_output: `Rows`;
-    DEPTH of their columns are multiplied at a time. d_scores: (problems, T_q, T_k), or None.
+    p_band, ds_band: (problems, T_q, band), weights after dropout, and dS, 0 where masked. outside:
+    dS before the slope of an outer function, for a bias after it, of the same shape, or None. some:
+    (problems, query tiles, band tiles), whether any entry is attended. value, d_output: `Rows`,
+    multiplied in steps of DEPTH columns. d_scores: (problems, T_q, T_k), or None.
     """
     ACC: tl.constexpr = stats.dtype.element_ty
     PRECISION: tl.constexpr = SCORER.precision
@@ -85,7 +86,7 @@ def weights_and_gradients(
         for i_c in range(0, value.padded, DEPTH):
             b_v = tl.load(p_v + o_t[None, :] * value.padded + (i_c + o_c)[:, None])
             b_do = tl.load(p_do + o_t[:, None] * d_output.padded + (i_c + o_c)[None, :])
-            if INTERPRETED:  # whose bfloat16 is wrong
+            if INTERPRETED:  # the interpreter's bfloat16 is wrong
                 b_v = b_v.to(ACC)
                 b_do = b_do.to(ACC)
             b_dp = tl.dot(b_do, b_v, b_dp, input_precision=PRECISION, out_dtype=ACC)
@@ -117,7 +118,7 @@ def weights_and_gradients(
 
 @triton.jit
 def _add_to(p_target, b_x, m_x):
-    """Add b_x to what is at p_target."""
+    """Add b_x to the numbers at p_target."""
     tl.store(p_target, tl.load(p_target, mask=m_x, other=0.0) + b_x, mask=m_x)
 
 
@@ -127,10 +128,10 @@ def feature_sums(
     SCORER: tl.constexpr, FEATURES: tl.constexpr, OF_QUERY: tl.constexpr,
     WITH_WEIGHT: tl.constexpr,
 ):  # fmt: skip
-    """Add to d_own (problems, rows, WIDTH) the sums over the others of dS ∂s/∂own.
+    """Add to d_own (problems, rows, WIDTH) the sums of dS ∂s/∂own over the other axis.
 
-    FEATURES of 64 queries (OF_QUERY) or of 64 keys of the band a program. To d_weight (problems,
-    query tiles, WIDTH) the sums of dS · pair are added, if wanted.
+    A program has FEATURES of 64 queries (OF_QUERY), or of 64 keys of the band. WITH_WEIGHT: add the
+    sums of dS · pair to d_weight (problems, query tiles, WIDTH).
     """
     ACC: tl.constexpr = ds_band.dtype.element_ty
     WIDTH: tl.constexpr = SCORER.width
@@ -177,7 +178,7 @@ def feature_sums(
 def _add_sums(
     p_own, m_own, p_weight, i_f, state, b_sums, WIDTH: tl.constexpr, WITH_WEIGHT: tl.constexpr
 ):
-    """Add sums of features i_f and i_f + 1 to rows p_own (64,), and to p_weight, if wanted."""
+    """Add sums of features i_f and i_f + 1 to rows p_own (64,), and WITH_WEIGHT to p_weight."""
     p_own += i_f
     _add_to(p_own, tl.sum(b_sums.slopes_0, 1) * state.slope_0, m_own & (i_f < WIDTH))
     _add_to(p_own + 1, tl.sum(b_sums.slopes_1, 1) * state.slope_1, m_own & (i_f + 1 < WIDTH))
@@ -194,11 +195,12 @@ def matrix_sums(
     band_of, finite, raw, some, target, first, band, sizes, scale, WIDTH: tl.constexpr,
     COLUMNS: tl.constexpr, PRECISION: tl.constexpr, OF_QUERY: tl.constexpr,
 ):  # fmt: skip
-    """Add to target (problems, rows, WIDTH) the product of the band with the rows of the others.
+    """Add to target (problems, rows, WIDTH) the product of the band with the rows of the other
+    axis.
 
-    band_of (problems, T_q, band), transposed unless OF_QUERY. finite: `Rows`, which lack the NaN
-    and ±∞ of the operand raw: those are added apart, for rows that read them. 64 rows and COLUMNS
-    columns a program.
+    band_of: (problems, T_q, band), transposed unless OF_QUERY. finite: `Rows` without the NaN and
+    ±∞ of the operand raw, which are added separately to rows that read them. A program has 64 rows
+    and COLUMNS columns.
     """
     ACC: tl.constexpr = target.dtype.element_ty
     n_blocks: tl.constexpr = tl.cdiv(WIDTH, COLUMNS)

@@ -1,4 +1,4 @@
-"""Calls as the Triton kernels take them: operands by stride, panels made once."""
+"""Calls as arguments of the Triton kernels: operands with strides, and panels."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from anyscore.modifiers.dropout import last_dropped
 
 TILE: int = tile_kernels.TILE.value
 BLOCK: int = panels.BLOCK.value
-"""Widths are filled up to a multiple of it."""
+"""Widths are padded to a multiple of this number."""
 HALF = torch.bfloat16, torch.float16
 BAND_BYTES = 2**28
-"""The backward stores so much of weights and their gradients, and at least LEAST_BAND keys."""
+"""The most bytes of weights and gradients in a band; a band has at least LEAST_BAND keys."""
 LEAST_BAND = 256
 
 NO_DROPOUT = Dropout(None, 0, 1)
@@ -32,30 +32,30 @@ _NOTHING = Operand(None, 0, 0, 1, 0, 0)
 
 
 def launch(kernel: Any, programs: int, *args: Any, **constant: Any) -> None:
-    """Launch a kernel; products and sums are fused, which the counts of instructions rest on."""
+    """Launch a kernel with fused multiply-adds, which counts of instructions assume."""
     kernel[(programs,)](*args, **constant, enable_fp_fusion=True)
 
 
 def round_up(n: int, step: int) -> int:
-    """Return the least multiple of step from n on."""
+    """Return the least multiple of step that is ≥ n."""
     return -(-n // step) * step
 
 
 def tiles_of(n: int) -> int:
-    """Return how many tiles n rows have."""
+    """Return the number of tiles of n rows."""
     return -(-n // TILE)
 
 
 @dataclass(frozen=True)
 class Columns:
-    """Split a width into `blocks` of `count` columns, a power of 2, one block a program."""
+    """A width split into `blocks` of `count` columns, a power of 2, one block per program."""
 
     width: int
     dtype: torch.dtype
 
     @property
     def count(self) -> int:
-        most = 256 // self.dtype.itemsize  # that registers hold
+        most = 256 // self.dtype.itemsize  # the capacity of registers
         return min(max(BLOCK, 1 << max(self.width - 1, 0).bit_length()), most)
 
     @property
@@ -64,9 +64,9 @@ class Columns:
 
 
 class Inputs:
-    """Operands and settings of a call; their leading dimensions as two, n and h.
+    """Operands and settings of a call, with two leading dimensions, n and h.
 
-    Problem p is n, h = divmod(p, heads); `front` are the leading dimensions that n stands for.
+    Problem p has n, h = divmod(p, heads); `front` are the leading dimensions merged in n.
     """
 
     def __init__(self, x: Operands, s: Settings) -> None:
@@ -109,7 +109,7 @@ class Inputs:
         return Dropout(seed.reshape(1), last_dropped(self.s.dropout), self.s.dropout_period)
 
     def two(self, x: Tensor, own: int) -> Tensor:
-        """Reshape x (..., *own dimensions) to (n, h, *own), where n and h are 1 or all there are.
+        """Return x (..., *own dimensions) as (n, h, *own dimensions); n and h are 1 or full.
 
         x is copied only if leading dimensions other than the last broadcast in part.
         """
@@ -121,16 +121,16 @@ class Inputs:
         return x.reshape(prod(front), heads, *tail)
 
     def operand(self, x: Tensor, own: int, of_rows: bool = False) -> Operand:
-        """Return x (..., *own dimensions) for kernels. of_rows: its one dimension is rows."""
+        """Return x (..., *own dimensions) for kernels. of_rows: whether x has rows, no columns."""
         x = self.two(x, own)
         return operand(x, self.heads, of_rows)
 
     def shared(self, n: int, h: int) -> tuple[int, int, int]:
-        """Return n, h and group of panels or rows of n · h problems, one after another."""
+        """Return n, h and group of contiguous panels or rows of n · h problems."""
         return (0 if n == 1 else h), (0 if h == 1 else 1), max(self.heads // max(h, 1), 1)
 
     def sum_to(self, x: Tensor, shape: torch.Size) -> Tensor:
-        """Sum gradients of every problem, (problems, *own dimensions), to the shape of an input."""
+        """Return gradients (problems, *own dimensions) summed to the shape of an input."""
         own = x.dim() - 1
         tail, lead = shape[len(shape) - own :], tuple(shape[: len(shape) - own])
         lead = (*(1,) * (len(self.front) + 1 - len(lead)), *lead)
@@ -152,10 +152,10 @@ def operand(x: Tensor, heads: int, of_rows: bool = False) -> Operand:
 
 
 class PackedCall:
-    """Make a scorer, panels and weights of inputs, for forward and backward.
+    """The scorer, panels and weights of inputs, for forward and backward.
 
-    inputs: with scale and weight as kernels take them. acc_dtype: the dtype that is computed in,
-    float32 or float64. a (n, h, T_q, width), b (n, h, T_k, width): the features.
+    inputs: with scale and weight of `exactly`. acc_dtype: the accumulation dtype, float32 or
+    float64. a (n, h, T_q, width), b (n, h, T_k, width): the features.
     """
 
     def __init__(self, pair: Functions, inputs: Inputs, acc_dtype: torch.dtype) -> None:
@@ -171,7 +171,7 @@ class PackedCall:
         self.precision = "tf32x3" if acc_dtype == torch.float32 else "ieee"
         self.exponentials = pair is TANH and acc_dtype == torch.float32
         self.scorer = self._scorer(pair)
-        # A product of two dtypes is taken in acc_dtype.
+        # A product of different dtypes is computed in acc_dtype.
         narrow = pair.is_product and a.dtype == b.dtype and a.dtype in HALF
         self.features_dtype = a.dtype if narrow else acc_dtype
         self.weights = self._weights()
@@ -193,7 +193,7 @@ class PackedCall:
         )
 
     def rows(self, x: Tensor, dtype: torch.dtype) -> Rows:
-        """Return the rows of x (n, h, rows, columns), in the dtype that they are multiplied in."""
+        """Return the `Rows` of x (n, h, rows, columns), in the dtype of their products."""
         n, h, count, width = x.shape
         columns, tiles = Columns(width, dtype), tiles_of(count)
         padded = columns.count * columns.blocks
@@ -214,13 +214,13 @@ class PackedCall:
         return Rows(copy, nonfinite, *self.inputs.shared(n, h), tiles, padded)
 
     def band(self, kind: torch.dtype) -> int:
-        """Return how many keys the backward takes at a time, and stores for each query."""
+        """Return the number of keys in a band of the backward."""
         rows = cast(int, self.inputs.problems * self.inputs.sizes.queries)
         most = BAND_BYTES // (rows * (self.acc_dtype.itemsize + kind.itemsize))
         return min(self.key_tiles * TILE, max(most // TILE * TILE, LEAST_BAND))
 
     def _weights(self) -> Weights:
-        """Return what `coefficients` makes of the weight."""
+        """Return the `Weights` that `coefficients` writes."""
         w = self.weight
         if w is None and not self.exponentials:
             return Weights(None, None, 0, 0, 1)

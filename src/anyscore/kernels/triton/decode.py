@@ -1,7 +1,7 @@
-"""Forward in Triton for one or two queries: a decoder's step, as fast as memory gives the keys.
+"""Forward in Triton for one or two queries, a decoding step, at the memory's speed.
 
-Rows are read as they are, no panels are made. The keys are split among programs, whose sums are
-combined by a second kernel.
+Kernels read rows directly, without panels. Programs split the keys, and a second kernel combines
+their sums.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from anyscore.kernels.triton.tiles import (
 )
 
 FEATURES = tl.constexpr(32)
-"""Features that are read at a time."""
+"""The number of features per load."""
 
 
 @triton.jit
 def _scores(p_a, p_b, p_w, a, b, weight, o_k, sizes, scale, ACC, SCORER: tl.constexpr):
     """Return scores (1, 64) of one query and keys o_k (64,), without bias.
 
-    p_a, p_b, p_w: where the query, and the entries of the operands b and weight start.
+    p_a, p_b, p_w: pointers to the query, and to the entries of the operands b and weight.
     """
     WIDTH: tl.constexpr = SCORER.width
     o_f = tl.arange(0, FEATURES)
@@ -46,7 +46,7 @@ def _scores(p_a, p_b, p_w, a, b, weight, o_k, sizes, scale, ACC, SCORER: tl.cons
             b_x = b_x * b_w[None, :]
         b_s += tl.sum(tl.where(m_f[None, :], b_x, 0.0), 1)
         o_f += FEATURES
-    return b_s[None, :] * (scale + 0.0)  # in a register: else eight bytes are spilled
+    return b_s[None, :] * (scale + 0.0)  # keeps scale in a register: else eight bytes spill
 
 
 @triton.jit
@@ -55,11 +55,11 @@ def decode_queries(
     chunk, n_splits, SCORER: tl.constexpr, D_V: tl.constexpr, COLUMNS: tl.constexpr,
     SIGMOID: tl.constexpr,
 ):  # fmt: skip
-    """Attend `chunk` keys: one query, one part of its keys and COLUMNS of the value a program.
+    """Attend `chunk` keys; a program has one query, one chunk and COLUMNS of the value.
 
-    a, b, weight and value are operands. tops, totals (problems, T_q, splits): the largest
-    score, and the sum of exponentials relative to it; summed (problems, T_q, splits, D_V): of the
-    values. stats, scores, SIGMOID: as of `forward`; by a sigmoid, tops and totals are 0.
+    a, b, weight, value: operands. tops, totals: (problems, T_q, splits), the largest score, and the
+    sum of exponentials relative to it. summed: (problems, T_q, splits, D_V), the weighted sums of
+    values. stats, scores, SIGMOID: as in `forward`; with a sigmoid, tops and totals are 0.
     """
     ACC: tl.constexpr = tops.dtype.element_ty
     mask = Mask(mask.start, mask.stop, mask.mask)  # see `Biases`
@@ -116,7 +116,7 @@ def combine(
     tops, totals, summed, output, stats, n_splits, n_queries, D_V: tl.constexpr,
     COLUMNS: tl.constexpr,
 ):  # fmt: skip
-    """Write output (rows, D_V) and stats of the parts; COLUMNS of one row a program.
+    """Write output (rows, D_V) and stats from the splits; a program has COLUMNS of one row.
 
     stats: (problems, 2, T_q), or None.
     """

@@ -1,15 +1,15 @@
 """Attention over the edges of a graph in Triton: forward, and backward in two passes.
 
     forward              output and statistics of each query, by a running maximum
-    slopes_of_edges      P and dS of each edge, once for all that is summed of them
+    slopes_of_edges      P and dS of each edge, for all sums of gradients
     feature_sums         of each query, then of each key: da, dc and dw, then db
     value_sums           of each key: dV and the gradient of its bias
 
-Each program has one query or key and goes over its edges, so every sum has one owner and one order:
-no atomics, and the same bits each time. Rows are gathered as they are; no panels are made.
+Each program loops over the edges of one query or key. Every sum has one program and one order, so
+there are no atomics, and results are the same bits each time. Rows are gathered without panels.
 
-Indices are not checked before a launch, for nobody knows numbers that lie on a GPU. A program reads
-and writes within its operands, whatever the indices are, and takes NaN for a row that is not there.
+Indices on a GPU are not checked before a launch, because the host does not know their values. For
+any indices a program reads and writes within its operands only, and uses NaN for a missing row.
 """
 
 from __future__ import annotations
@@ -24,14 +24,15 @@ from anyscore.kernels.triton.outer import outer
 from anyscore.kernels.triton.tiles import dropout_mask, entry
 
 EDGES = tl.constexpr(32)
-"""Edges that are taken at a time."""
+"""The number of edges per step."""
 FEATURES = tl.constexpr(32)
-"""Features that are read at a time."""
+"""The number of features per load."""
 
 
 class Compared(NamedTuple):
-    """The operands that make scores: a (T_q, width), b (T_k, width), and None or c (E, width),
-    weight (width,), key_bias (T_k,), bias (1, E)."""
+    """The operands of scores: a (T_q, width), b (T_k, width); or None: c (E, width), weight
+    (width,), key_bias (T_k,), bias (1, E).
+    """
 
     a: Any
     b: Any
@@ -42,10 +43,10 @@ class Compared(NamedTuple):
 
 
 class Graph(NamedTuple):
-    """The edges of rows: those of row i are begin[i] … begin[i + 1] − 1.
+    """The edges of rows; row i has edges begin[i] … begin[i + 1] − 1.
 
-    node (E,): the row at the other end. edge (E,): which of all edges each is, None if they are in
-    order. count: E.
+    node: (E,), the row at the other end. edge: (E,), the index among all edges, None if edges are
+    in order. count: E.
     """
 
     begin: Any
@@ -64,9 +65,9 @@ def _gather(x, p_x, o_r, m_r, o_c, WIDTH: tl.constexpr, ACC: tl.constexpr):
 
 @triton.jit
 def _edges_of(graph, i_row, n_rows):
-    """Return the first edge of a row and the one after its last, of [0, graph.count).
+    """Return the first edge of a row and one more than its last, in [0, graph.count].
 
-    All rows together have all edges, also where `begin` does not say so: each is written by a row.
+    All rows together have all edges, even with an invalid `begin`, so every edge is written.
     """
     i_first, i_last = tl.load(graph.begin + i_row), tl.load(graph.begin + i_row + 1)
     i_first = tl.where(i_row == 0, 0, tl.maximum(tl.minimum(i_first, graph.count), 0))
@@ -76,7 +77,7 @@ def _edges_of(graph, i_row, n_rows):
 
 @triton.jit
 def _indices(x, o_e, m_e, n):
-    """Return entries o_e (E,) of an array of indices, and which are there and in [0, n)."""
+    """Return entries o_e (E,) of an array of indices, and whether each exists and is in [0, n)."""
     o_x = tl.load(x + o_e, mask=m_e, other=0)
     return o_x, m_e & (o_x >= 0) & (o_x < n)
 
@@ -104,7 +105,7 @@ def _add_bias(b_s, x, i_p, o_e, m_e, sizes):
 def _scores(x, i_p, i_q, o_e, o_k, m_k, sizes, scale, ACC: tl.constexpr, SCORER: tl.constexpr):
     """Return scores (E,) of edges o_e from keys o_k to query i_q, and the slope of φ.
 
-    m_k (E,): which keys there are; the scores of others are NaN.
+    m_k (E,): whether each key exists; scores of missing keys are NaN.
     """
     WIDTH: tl.constexpr = SCORER.width
     OUTER: tl.constexpr = SCORER.outer
@@ -141,9 +142,9 @@ def forward(
 ):  # fmt: skip
     """Write output (problems, T_q, D_V) and stats (problems, 2, T_q), in the accumulation dtype.
 
-    x: `Compared`. graph: the edges of queries. scores (problems, E), or None, is written too.
-    SIGMOID: that makes the weights; stats then hold what it subtracts, and stay. One query and
-    COLUMNS of the value a program.
+    x: `Compared`. graph: the edges of queries. scores: (problems, E), written too, or None.
+    SIGMOID: whether a sigmoid is the normalizer; stats then hold its shift and are not written. A
+    program has one query and COLUMNS of the value.
     """
     ACC: tl.constexpr = stats.dtype.element_ty
     x = Compared(x.a, x.b, x.c, x.weight, x.key_bias, x.bias)  # see `Biases`
@@ -190,10 +191,10 @@ def slopes_of_edges(
     x, value, d_output, graph, dropout, stats, delta, d_scores, p, ds, outside, sizes, scale,
     SCORER: tl.constexpr, D_V: tl.constexpr, COLUMNS: tl.constexpr, SIGMOID: tl.constexpr,
 ):  # fmt: skip
-    """Write p, the weights after dropout, and ds (problems, E); see `backward`.
+    """Write p, the weights after dropout, and ds, both (problems, E); see `backward`.
 
-    outside: the same or None: dS before the slope of an outer function, for a bias after it. value,
-    d_output: operands. d_scores (problems, E), or None. One query a program.
+    outside: dS before the slope of an outer function, for a bias after it, of the same shape, or
+    None. value, d_output: operands. d_scores: (problems, E), or None. A program has one query.
     """
     ACC: tl.constexpr = stats.dtype.element_ty
     x = Compared(x.a, x.b, x.c, x.weight, x.key_bias, x.bias)  # see `Biases`
@@ -204,7 +205,7 @@ def slopes_of_edges(
     i_first, i_last = _edges_of(graph, i_q, sizes.queries)
     p_stats = stats + i_p * 2 * sizes.queries + i_q
     shift, log_sum = tl.load(p_stats), tl.load(p_stats + sizes.queries)
-    shift = tl.where(shift == float("-inf"), 0.0, shift)  # of scores of −∞ alone
+    shift = tl.where(shift == float("-inf"), 0.0, shift)  # all scores are −∞
     below = tl.load(delta + o_row)
     for i_e in range(i_first, i_last, EDGES):
         o_e = i_e + tl.arange(0, EDGES)
@@ -244,8 +245,8 @@ def feature_sums(
 ):
     """Write d_own (problems, rows, width): Σ dS ∂s/∂own over the edges of a query, or of a key.
 
-    Of queries also d_weight (problems, T_q, width), what each adds to it, and d_c (problems, E,
-    width), unless None. FEATURES features of one row a program.
+    With OF_QUERY also write d_weight (problems, T_q, width), the part of each query, and d_c
+    (problems, E, width), unless None. A program has FEATURES features of one row.
     """
     ACC: tl.constexpr = ds.dtype.element_ty
     x = Compared(x.a, x.b, x.c, x.weight, x.key_bias, x.bias)  # see `Biases`
@@ -303,7 +304,7 @@ def value_sums(
 ):
     """Write d_value (problems, T_k, D_V) and, unless None, d_key_bias (problems, T_k).
 
-    graph: the edges of keys. d_output: an operand. One key and COLUMNS of the value a program.
+    graph: the edges of keys. d_output: an operand. A program has one key and COLUMNS of the value.
     """
     ACC: tl.constexpr = ds.dtype.element_ty
     n_blocks: tl.constexpr = tl.cdiv(D_V, COLUMNS) if D_V else 1

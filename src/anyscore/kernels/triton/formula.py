@@ -1,4 +1,4 @@
-"""A formula in Triton: its value and its two derivatives as functions that Triton compiles."""
+"""A formula in Triton: its value and its two derivatives as Triton functions."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OWN = {"tanh": "tanh", "log1p": "log1p", "expm1": "expm1"}
 
 @triton.jit
 def log1p(x):
-    """Return ln(1 + x); near 0 by ln u · x/(u − 1) of u = 1 + x, whose errors cancel."""
+    """Return ln(1 + x); near 0 by ln u · x/(u − 1) with u = 1 + x, whose errors cancel."""
     u = 1.0 + x
     near = tl.where(u == 1.0, x, tl.log(u) * (x / tl.where(u == 1.0, 1.0, u - 1.0)))
     return tl.where(tl.abs(x) < 1.0, near, tl.log(u))
@@ -27,7 +27,7 @@ def log1p(x):
 
 @triton.jit
 def expm1(x):
-    """Return eˣ − 1; near 0 by (u − 1) x/ln u of u = eˣ, whose errors cancel."""
+    """Return eˣ − 1; near 0 by (u − 1) x/ln u with u = eˣ, whose errors cancel."""
     u = tl.exp(x)
     log = tl.where(tl.abs(x) < 1.0, tl.log(u), 1.0)
     near = tl.where(log == 0.0, x, (u - 1.0) * (x / tl.where(log == 0.0, 1.0, log)))
@@ -39,12 +39,12 @@ def of_formula(formula: Formula) -> Functions:
     """Return the functions of a formula."""
     names = "value", "d_a", "d_b"
     text, at = source(formula), f"<anyscore pair {formula.digest}>"
-    # Triton reads the source of a function, as `inspect` finds it.
+    # Triton reads the source of a function through `inspect`.
     linecache.cache[at] = len(text), None, text.splitlines(keepends=True), at
     made: dict[str, Any] = {
         "__name__": "anyscore_pair", "tl": tl, "tanh": tanh, "log1p": log1p, "expm1": expm1,
     }  # fmt: skip
-    exec(compile(text, at, "exec"), made)  # what `source` has printed
+    exec(compile(text, at, "exec"), made)  # the text of `source`
     return Functions(*(triton.jit(made[name]) for name in names))
 
 
@@ -64,7 +64,7 @@ def source(formula: Formula) -> str:
 
 
 def _lines(rows: tuple[Row, ...], place: int) -> list[str]:
-    """Return an assignment for each row that is needed."""
+    """Return an assignment for each row that the given row depends on."""
     lines = []
     for i in reached(rows, (place,)):
         operation, *rest = rows[i]
@@ -90,7 +90,7 @@ def _lines(rows: tuple[Row, ...], place: int) -> list[str]:
 
 
 def _name(rows: tuple[Row, ...], place: int) -> str:
-    """Return what a row is called."""
+    """Return the name of a row's variable."""
     operation, *rest = rows[place]
     if operation == "number":
         return f"({rest[0]!r})"

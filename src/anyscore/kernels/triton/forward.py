@@ -25,10 +25,10 @@ from anyscore.kernels.triton.tiles import (
 
 @triton.jit
 def take(b_s, b_top, b_total):
-    """Take scores b_s (Q, K) into a running softmax.
+    """Update a running softmax with scores b_s (Q, K).
 
-    Returns their exponentials relative to the largest so far (Q, K), by what earlier ones fade,
-    that largest, and the sum of all (Q,).
+    Return their exponentials relative to the new maximum (Q, K), the factor of earlier sums, the
+    new maximum and the new sum, each (Q,).
     """
     b_new = tl.maximum(b_top, tl.max(b_s, 1))
     b_shift = tl.where(b_new == float("-inf"), 0.0, b_new)
@@ -45,21 +45,21 @@ def sigmoid(b_x):
 
 @triton.jit
 def shift_of(stats, o_row, m_q):
-    """Return what is subtracted from scores (Q,): the first of statistics, 0 in place of −∞."""
+    """Return the shift (Q,) subtracted from scores: the first statistic, 0 in place of −∞."""
     b_shift = tl.load(stats + o_row, mask=m_q, other=0.0)
     return tl.where(b_shift == float("-inf"), 0.0, b_shift)
 
 
 @triton.jit
 def store_stats(stats, o_row, b_top, b_total, m_q, n_queries):
-    """Write the statistics of a softmax: the largest score (Q,), and the logarithm of the sum."""
+    """Write the statistics of a softmax: the largest score (Q,), the logarithm of the sum (Q,)."""
     tl.store(stats + o_row, b_top, mask=m_q)
     tl.store(stats + o_row + n_queries, tl.log(tl.where(b_total == 0, 1.0, b_total)), mask=m_q)
 
 
 @triton.jit
 def store_scores(scores, b_s, i_p, o_q, o_k, sizes, i_block):
-    """Write scores b_s (Q, K) to scores (problems, T_q, T_k); the first block does."""
+    """Write scores b_s (Q, K) to scores (problems, T_q, T_k), in the first block only."""
     n_queries = tl.where(i_block == 0, sizes.queries, 0)
     m_s = (o_q < n_queries)[:, None] & (o_k < sizes.keys)[None, :]
     p_s = scores + (i_p * sizes.queries + o_q)[:, None] * sizes.keys + o_k[None, :]
@@ -73,9 +73,9 @@ def forward(
 ):  # fmt: skip
     """Write output (problems, T_q, D_V) and stats (problems, 2, T_q), in the accumulation dtype.
 
-    SIGMOID: that makes the weights; stats then hold what it subtracts, and stay.
-    scores (problems, T_q, T_k), or None, is −∞ before; what is attended is written to it. 64
-    queries of one problem and COLUMNS of the value a program. value: `Rows`.
+    SIGMOID: whether a sigmoid is the normalizer; stats then hold its shift and are not written.
+    scores: (problems, T_q, T_k), filled with −∞ before; attended entries are written; or None.
+    value: `Rows`. A program has 64 queries of one problem and COLUMNS of the value.
     """
     ACC: tl.constexpr = stats.dtype.element_ty
     PRECISION: tl.constexpr = SCORER.precision
@@ -142,8 +142,8 @@ def forward(
 def forward_nonfinite(value, finite, mask, output, sizes, D_V: tl.constexpr, COLUMNS: tl.constexpr):
     """Add to output (problems, T_q, D_V) the NaN and ±∞ of value, for queries that attend them.
 
-    They are kept out of the product, where 0 · NaN would reach other queries. value: an operand,
-    and finite: its `Rows`. The programs are those of `forward`.
+    The product leaves them out, because 0 · NaN would reach other queries. value: an operand.
+    finite: its `Rows`. Programs are as in `forward`.
     """
     n_blocks: tl.constexpr = tl.cdiv(D_V, COLUMNS)
     n_tiles = tl.cdiv(sizes.queries, TILE)

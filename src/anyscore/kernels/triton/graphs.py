@@ -1,6 +1,6 @@
 """The Triton kernels over the edges of a graph, on PyTorch tensors: forward and backward.
 
-As `attention`, for operands with `rowptr`.
+The interface is that of `attention`, for operands with `rowptr`.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -
 
 
 def _shifts(x: Operands, s: Settings, dtype: torch.dtype) -> Tensor:
-    """Return what the sigmoid of `Settings.normalizer` subtracts from the scores, (T_q,)."""
+    """Return the shift (T_q,) that the sigmoid of `Settings.normalizer` subtracts from scores."""
     n = x.rowptr.diff()
     shift = n.clamp(min=1).to(dtype).log() if s.normalizer == 2 else 0.0
     return torch.where(n > 0, shift - s.sigmoid_bias, -torch.inf).to(dtype)
@@ -84,9 +84,9 @@ def _shifts(x: Operands, s: Settings, dtype: torch.dtype) -> Tensor:
 def backward(
     pair: Functions, x: Operands, s: Settings, results: Results, upstream: Results
 ) -> Operands:
-    """Return the gradients of the factors; None for what is not there.
+    """Return the gradients of the factors; None for absent ones.
 
-    results: of `forward`; upstream: their gradients. In the dtype of stats.
+    results: of `forward`; upstream: their gradients. All gradients are in the dtype of stats.
     """
     stats, factors = results.stats, x[:N_DIFFERENTIABLE]
     if stats.numel() == 0 or not x.col.shape[0]:
@@ -132,7 +132,7 @@ def backward(
             d_output, p, ds, d_value, d_key_bias, sizes, **constants,
         )  # fmt: skip
     if d_weight is not None:
-        d_weight = d_weight.sum(1) * (s.scale / scale)  # which `exactly` moved into the weight
+        d_weight = d_weight.sum(1) * (s.scale / scale)  # `exactly` moved the scale into the weight
     d_bias = None if x.bias is None else (ds if outside is None else outside)[:, None]
     made = d_a, d_b, d_weight, d_key_bias, d_value, d_bias, d_c
     found = (

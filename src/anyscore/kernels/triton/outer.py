@@ -10,7 +10,7 @@ from anyscore.kernels.triton.pairs import tanh
 
 @triton.jit
 def _log_of_one_and(x):
-    """Return log(1 + x) for x ≥ 0: of y = 1 + x, and what its rounding lost."""
+    """Return log(1 + x) for x ≥ 0, from y = 1 + x and the rounding error of y."""
     y = 1 + x
     lost = tl.where(x < 1, x - (y - 1), 1 - (y - x))
     return tl.log(y) + lost / y
@@ -18,7 +18,7 @@ def _log_of_one_and(x):
 
 @triton.jit
 def outer(b_s, OUTER: tl.constexpr, C: tl.constexpr):
-    """Return φ of sums, and its slope; b_s and 1 for no function."""
+    """Return φ(b_s) and its slope; b_s and 1 without an outer function."""
     b_slope = 1.0
     if OUTER == "tanh":
         b_t = tanh(b_s * (1 / C))

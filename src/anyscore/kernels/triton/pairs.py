@@ -11,8 +11,8 @@ import triton.language as tl
 class Functions(NamedTuple):
     """A pair as `@triton.jit` functions of a and b, float32 or float64 tensors that broadcast.
 
-    value: pair(a, b). d_a, d_b: its partial derivatives. is_product: whether pair(a, b) = a b,
-    which the tensor core computes.
+    value: pair(a, b). d_a, d_b: its partial derivatives. is_product: whether pair(a, b) = a b, for
+    tensor cores.
     """
 
     value: Any
@@ -23,7 +23,7 @@ class Functions(NamedTuple):
 
 @triton.jit
 def tanh(x):
-    """Return tanh x to a few roundings: near 0 by its series, else by an exponential."""
+    """Return tanh x within a few roundings: near 0 by its series, else by an exponential."""
     e = tl.exp(-2 * tl.abs(x))
     t = (1 - e) / (1 + e)
     y = x * x

@@ -1,12 +1,12 @@
-"""Panels of a call, made once: features and exponentials of rows.
+"""Panels of a call: features and exponentials of rows, written once.
 
 A panel (H, 64) holds 64 rows, feature by feature, so that one feature of a tile is one load. For
-tanh there are exponentials as well, from which a score takes no more than reciprocals: with
-σ = sgn w and C = max|w| / |w|, of one feature f each,
+tanh, panels hold exponentials too; a score then needs only reciprocals. With σ = sgn w and C =
+max|w| / |w| for one feature f,
 
     w tanh(a + b) = |w| − 2 max|w| / x,    x = C + A B,    A = C e^{2σ(a + c)}, B = e^{2σ(b − c)}
 
-c, the shift, is the middle of the keys' b: however far a and b are from 0, exponents stay small.
+c, the shift, is the middle of the keys' b, so exponents stay small even if a and b are large.
 """
 
 from __future__ import annotations
@@ -17,19 +17,19 @@ import triton.language as tl
 from anyscore.kernels.triton.tiles import TILE, entry
 
 BLOCK = tl.constexpr(16)
-"""Features that are moved at a time; panels are filled up to a multiple of it."""
+"""Features copied at a time; panels are padded to a multiple of this number."""
 C_MAX = tl.constexpr(2.0**28)
-"""C at most: a feature that weighs less than this part of max|w| is taken to weigh as much."""
+"""The largest C: a smaller |w| than max|w| / C_MAX counts as max|w| / C_MAX."""
 FAR = tl.constexpr(34.0)
-"""|a + c| from which tanh is ±1 whatever b − c, of at most WIDE, is."""
+"""For |a + c| from this number on, tanh is ±1 for every |b − c| ≤ WIDE."""
 WIDE = tl.constexpr(24.0)
 ORDINARY = tl.constexpr(2.0**20)
-"""|b| beyond which a key does not move the shift."""
+"""A key with larger |b| does not move the shift."""
 
 
 @triton.jit
 def fill(x, panels, heads, n_rows, width, n_tiles, padded):
-    """Write panels (problems, tiles, padded, 64) of x (rows, width), one tile a program."""
+    """Write panels (problems, tiles, padded, 64) of x (rows, width), one tile per program."""
     i_tile, i_p = tl.program_id(0) % n_tiles, (tl.program_id(0) // n_tiles).to(tl.int64)
     o_t, o_f = tl.arange(0, TILE), tl.arange(0, BLOCK)
     o_r = i_tile * TILE + o_t
@@ -76,7 +76,8 @@ def _weights_of(weight, p_w, o_f, width, dtype: tl.constexpr):
 def coefficients(weight, table, constants, heads, width, padded, scale):
     """Write table (problems, 4, padded): scale w, C, 1/C, σ; and constants (problems, 2).
 
-    Those are 2 scale max|w| and scale Σ|w|. No weight is 1. One problem a program.
+    The constants are 2 scale max|w| and scale Σ|w|. A weight of None is 1. A program has one
+    problem.
     """
     i_p = tl.program_id(0).to(tl.int64)
     o_f = tl.arange(0, BLOCK)
@@ -105,7 +106,7 @@ def coefficients(weight, table, constants, heads, width, padded, scale):
 
 @triton.jit
 def _exponential(x):
-    """Return e^{2x}, |x| ≤ FAR: its exponent in two parts, so that a large x keeps its digits."""
+    """Return e^{2x}, |x| ≤ FAR, with the exponent in two parts for accuracy at large x."""
     whole = tl.floor(x * 2.8853900817779268 + 0.5)
     rest = tl.fma(x, 2.88539008, -whole) + x * 3.851926066e-8
     return tl.exp2(whole) * tl.exp2(rest)
@@ -115,7 +116,7 @@ def _exponential(x):
 def exponentials(
     x, panels, bounds, table, shift, heads, n_rows, width, n_tiles, padded, OF_QUERY: tl.constexpr
 ):
-    """Write panels (problems, tiles, padded, 64): A of queries, B of keys; one tile a program.
+    """Write panels (problems, tiles, padded, 64): A of queries, B of keys; one tile per program.
 
     bounds (problems, tiles, 2): the largest exponent, 2σ(a + c) + ln C or 2σ(b − c), and the
     largest |a + c| or |b − c|; ∞ if any is not finite. Features beyond the last add 1/C.
@@ -158,7 +159,7 @@ def exponentials(
 def finite(x, copy, nonfinite, heads, n_rows, width, n_tiles, padded):
     """Write copy (problems, tiles · 64, padded) of x (rows, width), 0 for NaN, ±∞ and beyond.
 
-    nonfinite (problems, tiles): 1 where some entry is NaN or ±∞. One tile a program.
+    nonfinite: (problems, tiles), 1 if any entry is NaN or ±∞. A program has one tile.
     """
     i_tile, i_p = tl.program_id(0) % n_tiles, (tl.program_id(0) // n_tiles).to(tl.int64)
     o_r, o_f = i_tile * TILE + tl.arange(0, TILE), tl.arange(0, BLOCK)

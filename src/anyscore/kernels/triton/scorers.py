@@ -1,7 +1,7 @@
 """The three ways to score a tile: products, any pair feature by feature, tanh by exponentials.
 
-A scorer is a table of `@triton.jit` functions that kernels are compiled for, so that they do not
-ask which way it is.
+A scorer is a table of `@triton.jit` functions. Kernels are compiled for a scorer, and do not branch
+on the way to score.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ from anyscore.kernels.triton.pairs import Functions
 class Scorer(NamedTuple):
     """Functions of `scores` and `slopes`, and constants.
 
-    bound, scores: of `scores`. start, slopes: of `slopes`; None for products, whose sums
-    are products too. pair: the `Functions`. width, padded: the features there are, and those of
-    panels. precision: of products in float32. outer, outer_scale, after: of `Settings`; the last
-    only where there is an outer function. at_once: features of a pair that a loop takes at a time,
-    where it is no product or tanh: a forward reads further ahead than a backward has registers for.
+    bound, scores: functions of `scores`. start, slopes: functions of `slopes`; None for products,
+    whose sums are products too. pair: the `Functions`. width, padded: the numbers of features, and
+    of features in panels. precision: of products in float32. outer, outer_scale, after: see
+    `Settings`; after is true only with an outer function. at_once: features per step of a loop,
+    unless the pair is a product or tanh. A backward has registers for fewer features than a
+    forward.
     """
 
     bound: Any
@@ -43,13 +44,13 @@ class Scorer(NamedTuple):
 
     @property
     def cache_key(self) -> str:
-        """Return what Triton's cache on disk tells scorers apart by: the source of functions."""
+        """Return the scorer's key in Triton's cache on disk, the source of its functions."""
         fields = (*self, *self.pair)
         return "-".join(str(getattr(x, "cache_key", x)) for x in fields if x is not self.pair)
 
 
 def product(pair: Functions) -> Scorer:
-    """Return the scorer of Σ_f a_f b_f by the tensor core; the weight is in a."""
+    """Return the scorer of Σ_f a_f b_f by tensor cores; the weight is in a."""
     return Scorer(scores.no_bound, scores.product_scores, None, None, pair)
 
 
@@ -65,7 +66,7 @@ def elementwise(pair: Functions) -> Scorer:
 
 
 def tanh_by_exponentials(pair: Functions) -> Scorer:
-    """Return the scorer of Σ_f w_f tanh(a_f + b_f) in float32; the pair serves far exponents."""
+    """Return the scorer of Σ_f w_f tanh(a_f + b_f) in float32; large exponents use the pair."""
     return Scorer(
         scores.exponential_bound,
         scores.exponential_scores,

@@ -1,14 +1,14 @@
 """Scores of a tile of 64 queries and 64 keys, without biases.
 
-Each scorer of `scorers` has two functions here, called alike: `…_bound` is read once for a tile of
-queries, `…_scores` gives the tile. Arguments are
+Each scorer of `scorers` has two functions here with one prefix. `…_bound` is called once for a tile
+of queries, `…_scores` returns the scores of a tile. Arguments are
 
-    a, b: `Panels` of queries and keys. weights: `Weights`. i_a, i_b: which tile of the panels.
-    i_w: which problem of the weights. b_bound: the bound of the queries. seed: 0.0, see below.
+    a, b: `Panels` of queries and keys. weights: `Weights`. i_a, i_b: tiles of the panels. i_w: the
+    problem of the weights. b_bound: the bound of the queries. seed: 0.0, see below.
 
-Feature by feature a load is 64 numbers for 128 threads: Triton then repeats it in the layout of the
-tile instead of converting it. A thread's part of the tile is squares of 4 × 4, so that four loads
-give it all of a feature; in the layout of the tensor core's sums eleven would.
+One feature is a load of 64 numbers for 128 threads, and Triton repeats the load in the layout of
+the tile instead of converting it. A thread has squares of 4 × 4 of the tile, so it needs four loads
+per feature. The layout of tensor cores' sums would need eleven.
 """
 
 from __future__ import annotations
@@ -23,16 +23,16 @@ from anyscore.kernels.triton.panels import BLOCK, WIDE
 from anyscore.kernels.triton.tiles import INTERPRETED, TILE, entry
 
 FREE = tl.constexpr(20.0)
-"""ln x up to which four denominators can be multiplied."""
+"""The largest ln x at which four denominators can be multiplied."""
 CLAMP = tl.constexpr(2.0**62)
-"""A denominator up to which two can be multiplied; beyond, its term is 0 anyway."""
+"""The largest denominator at which two can be multiplied; the term of a larger one is 0."""
 
 
 class Panels(NamedTuple):
-    """Panels of queries or of keys: (problems, tiles, padded, 64), and how problems find theirs.
+    """Panels of queries or of keys: (problems, tiles, padded, 64), and the strides of problems.
 
-    exponentials, bounds: None unless tanh is by exponentials. n, h, group: as of `Operand`, counted
-    in problems.
+    exponentials, bounds: None unless tanh is computed by exponentials. n, h, group: as in
+    `Operand`, counted in problems.
     """
 
     features: Any
@@ -45,9 +45,9 @@ class Panels(NamedTuple):
 
 
 class Weights(NamedTuple):
-    """table (problems, 4, padded) and constants (problems, 2), of `coefficients`.
+    """table (problems, 4, padded) and constants (problems, 2) of `coefficients`.
 
-    Both are None without weight and exponentials. n, h, group: as of `Operand`, in problems.
+    Both are None without weight and exponentials. n, h, group: as in `Operand`, in problems.
     """
 
     table: Any
@@ -67,7 +67,7 @@ else:
 
     @triton.jit
     def reciprocal(x):
-        """Return 1/x, right to one unit in the last place."""
+        """Return 1/x within one unit in the last place."""
         return tl.inline_asm_elementwise(
             "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
         )
@@ -75,16 +75,16 @@ else:
 
 @triton.jit
 def no_bound(a, i_a):
-    """Return 0: these scores ask nothing of a tile of queries."""
+    """Return 0: these scores need no bound of a tile of queries."""
     return 0.0
 
 
 @triton.jit
 def _zeros(seed, ACC: tl.constexpr):
-    """Zeros (64, 64), in squares of 4 × 4 a thread. seed: 0.0, unknown when compiled.
+    """Return zeros (64, 64), with squares of 4 × 4 per thread. seed: 0.0, unknown to the compiler.
 
-    Triton lays out sums of products in float32 so, and whatever is added to them. Of the product
-    nothing but the layout is left: that it is 0 is seen only after layouts are chosen.
+    Triton uses this layout for sums of products in float32, and for all terms added to them. Only
+    the layout of the product remains: Triton finds that it is 0 after it has chosen layouts.
     """
     if INTERPRETED or tl.float32 != ACC:
         b_s = tl.zeros((TILE, TILE), ACC)
@@ -99,7 +99,7 @@ def _zeros(seed, ACC: tl.constexpr):
 def product_scores(
     a, b, weights, i_a, i_b, i_w, b_bound, scale, seed, ACC: tl.constexpr, SCORER: tl.constexpr
 ):
-    """Return scale Σ_f a_f b_f, by the tensor core."""
+    """Return scale Σ_f a_f b_f by tensor cores."""
     PADDED: tl.constexpr = SCORER.padded
     PRECISION: tl.constexpr = SCORER.precision
     NARROW: tl.constexpr = a.features.dtype.element_ty != ACC
@@ -121,7 +121,7 @@ def product_scores(
 
 @triton.jit
 def _add_features(p_a, p_b, p_w, b_s, VALUE: tl.constexpr, n_features, UNROLL: tl.constexpr):
-    """Return b_s + Σ_f w_f pair(a_f, b_f), of pointers p_a, p_b (64,); p_w None is 1."""
+    """Return b_s + Σ_f w_f pair(a_f, b_f), of pointers p_a, p_b (64,), p_w; p_w None is 1."""
     for _ in range(0, n_features, UNROLL):
         for u in tl.static_range(UNROLL):
             b_a, b_b = tl.load(p_a + u * TILE), tl.load(p_b + u * TILE)  # (64,)
@@ -176,7 +176,7 @@ def _denominator(p_a, p_b, p_c, f: tl.constexpr, CLAMPED: tl.constexpr):
 def _add_reciprocals(p_a, p_b, p_c, b_s, n_features, AT_ONCE: tl.constexpr, CLAMPED: tl.constexpr):
     """Return b_s + Σ_f 1/(C_f + A_f B_f), with one reciprocal for AT_ONCE features.
 
-    p_a, p_b (64,), p_c: pointers. N/D of n terms takes another: (N x + D) / (D x).
+    p_a, p_b (64,), p_c: pointers. A sum N/D plus one more 1/x is (N x + D) / (D x).
     """
     for _ in range(0, n_features, BLOCK):
         for u in tl.static_range(0, BLOCK, AT_ONCE):
@@ -214,7 +214,7 @@ def exponential_scores(
     m_free = b_bound + highest <= FREE
     m_near = (widest <= WIDE) & (b_bound < float("inf"))
     p_c = p_w + PADDED
-    # No branches: the tile would not be in the layout of the tensor core behind them.
+    # No branches: after a branch the tile would lose the layout of tensor cores.
     n_fours, n_twos = tl.where(m_free, PADDED, 0), tl.where(m_near & (m_free == 0), PADDED, 0)
     b_s = _add_reciprocals(p_ea, p_eb, p_c, b_s, n_fours, 4, False)
     b_s = _add_reciprocals(p_ea, p_eb, p_c, b_s, n_twos, 2, True)
@@ -229,7 +229,7 @@ def exponential_scores(
 def with_biases(b_s, biases, i_p, o_q, o_k, sizes, SCORER: tl.constexpr):
     """Return scores of sums b_s (Q, K) of queries o_q (Q,) and keys o_k (K,), and the slope of φ.
 
-    Biases that there are come before or after an outer function.
+    Biases, if any, are added before or after an outer function.
     """
     OUTER: tl.constexpr = SCORER.outer
     C: tl.constexpr = SCORER.outer_scale

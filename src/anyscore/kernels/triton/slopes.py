@@ -1,11 +1,11 @@
-"""Sums of dS ∂s/∂own over the others, for a few features of 64 rows of one's own.
+"""Sums of dS ∂s/∂own over other rows, for a few features of 64 own rows.
 
-Own are the queries and others the keys (OF_QUERY), or the reverse. Each scorer of `scorers` that is
-no product has two functions here, called alike: `…_start` reads one's own tile, `…_slopes` adds a
-tile of the others.
+With OF_QUERY the own rows are queries and the other rows are keys, else the reverse. Each scorer of
+`scorers` that is no product has two functions here with one prefix. `…_start` reads the own tile,
+`…_slopes` adds a tile of other rows.
 
-Features are taken in pairs, of which one reciprocal may serve both, and two pairs at a time, for
-which dS is read once. Sums are kept for COUNT others apart, so that a term is one multiply-add.
+Features are processed in pairs, which may share one reciprocal, and two pairs at a time, which
+share one read of dS. COUNT other rows have separate sums, so that a term is one multiply-add.
 """
 
 from __future__ import annotations
@@ -20,26 +20,25 @@ from anyscore.kernels.triton.scores import reciprocal
 from anyscore.kernels.triton.tiles import TILE
 
 PAIRED = tl.constexpr(42.0)
-"""ln x up to which two denominators can be multiplied."""
+"""The largest ln x at which two denominators can be multiplied."""
 COUNT = tl.constexpr(16)
-"""Others that are taken at a time: more would not fit registers."""
+"""The number of other rows per step; more would exceed the registers."""
 SMALL = tl.constexpr(0.5)
-"""|a| + |b| up to which tanh is taken by its series, lest its gradient for w lose digits."""
+"""Up to this |a| + |b| tanh is computed by its series, so that the gradient of w is accurate."""
 
 
 class Two(NamedTuple):
-    """A state, or sums, of each of two pairs of features."""
+    """A state, or sums, for each of two pairs of features."""
 
     one: Any
     other: Any
 
 
 class State(NamedTuple):
-    """Two features of one's own tile, read once, and where those of the others are.
+    """Two features of the own tile, read once, and pointers to the other rows' features.
 
-    p_x (64, 1), p_y (1, COUNT): pointers to the first feature of one's own, and of the others'
-    first tile. slope_0, slope_1, value_0, value_1: by what the sums of slopes and of values are to
-    be multiplied.
+    p_x (64, 1), p_y (1, COUNT): pointers to the first feature of the own tile, and of the first
+    other tile. slope_0, slope_1, value_0, value_1: factors of the sums of slopes and of values.
     """
 
     p_x: Any
@@ -51,10 +50,10 @@ class State(NamedTuple):
 
 
 class ExponentialState(NamedTuple):
-    """A `State`, and that of exponentials.
+    """A `State`, and a state of exponentials.
 
-    b_e0, b_e1 (64, 1): one's own without C. p_e (1, COUNT): pointers to the others'. bound, size:
-    those of one's own tile. sign_0, sign_1: σ/2.
+    b_e0, b_e1 (64, 1): exponentials of the own rows without C. p_e (1, COUNT): pointers to the
+    other rows' exponentials. bound, size: of the own tile. sign_0, sign_1: σ/2.
     """
 
     p_x: Any
@@ -82,10 +81,10 @@ class Sums(NamedTuple):
 
 
 class Strip(NamedTuple):
-    """Says where what a band stores of one's own tile is, dS or weights.
+    """Pointers to a band's stored dS or weights of the own tile.
 
-    p (64, N): pointers to that of the first N others, of which the next is `step` numbers further.
-    m_own (64, 1): which rows there are; n_others: how many others.
+    p (64, N): pointers for the first N other rows; the next row is `step` numbers further. m_own
+    (64, 1): whether each own row exists. n_others: the number of other rows.
     """
 
     p: Any
@@ -95,7 +94,7 @@ class Strip(NamedTuple):
 
 
 class Others(NamedTuple):
-    """Holds dS of COUNT others (64, COUNT), and both features of each pair (1, COUNT)."""
+    """dS (64, COUNT) of COUNT other rows, and both features of each pair (1, COUNT)."""
 
     ds: Any
     one_0: Any
@@ -106,9 +105,10 @@ class Others(NamedTuple):
 
 @triton.jit
 def strip_of(stored, i_p, i_own, band, sizes, N: tl.constexpr, OF_QUERY: tl.constexpr):
-    """Return the `Strip` of 64 rows from i_own on of what is stored (problems, T_q, band).
+    """Return the `Strip` of 64 own rows from i_own on in `stored` (problems, T_q, band).
 
-    Rows are queries and others keys, counted from the first of the band; or else the reverse.
+    With OF_QUERY own rows are queries and other rows are keys, counted from the band's first; else
+    the reverse.
     """
     o_r, o_c = i_own + tl.arange(0, TILE), tl.arange(0, N)
     p_band = stored + i_p * sizes.queries * band
@@ -123,21 +123,21 @@ def strip_of(stored, i_p, i_own, band, sizes, N: tl.constexpr, OF_QUERY: tl.cons
 
 @triton.jit
 def part_of(strip, i_first, N: tl.constexpr):
-    """Return what is stored of N others from i_first on, (64, N); 0 where there are none."""
+    """Return the stored numbers (64, N) of N other rows from i_first on, 0 beyond the last."""
     m_others = (tl.arange(0, N) + i_first < strip.n_others)[None, :]
     return tl.load(strip.p + i_first * strip.step, mask=strip.m_own & m_others, other=0.0)
 
 
 @triton.jit
 def _features(p_y, i, part, PADDED: tl.constexpr):
-    """Read both features (1, COUNT) of a part of the others' tile i."""
+    """Return both features (1, COUNT) of a part of the other tile i."""
     p_y += i * (PADDED * TILE) + part * COUNT
     return tl.load(p_y), tl.load(p_y + TILE)
 
 
 @triton.jit
 def _others(p, ds, i, part, PADDED: tl.constexpr):
-    """Read what is needed of a part of the others' tile i, for two pairs of features."""
+    """Return the `Others` of a part of the other tile i, for two pairs of features."""
     b_ds = part_of(ds, i * TILE + part * COUNT, COUNT)
     one_0, one_1 = _features(p.one, i, part, PADDED)
     other_0, other_1 = _features(p.other, i, part, PADDED)
@@ -149,9 +149,9 @@ def _add_one(
     p_x, b_y, b_ds, b_slopes, b_values, slope, value, SCORER: tl.constexpr, OF_QUERY: tl.constexpr,
     WITH_WEIGHT: tl.constexpr,
 ):  # fmt: skip
-    """Return b_slopes and b_values (64, COUNT) with a feature added, in the units given."""
+    """Return b_slopes and b_values (64, COUNT) plus a feature's terms times slope and value."""
     b_x = tl.load(p_x)  # (64, 1)
-    # Where dS is 0 the other, which may be NaN, is not read.
+    # Where dS is 0, the other row may be NaN and is not read.
     if OF_QUERY:
         b_slopes += b_ds * tl.where(b_ds != 0, SCORER.pair.d_a(b_x, b_y) * slope, 0.0)
         if WITH_WEIGHT:
@@ -166,7 +166,7 @@ def _add_by_pair(
     state, b_y0, b_y1, b_ds, b_sums, slope, value_0, value_1, SCORER: tl.constexpr,
     OF_QUERY: tl.constexpr, WITH_WEIGHT: tl.constexpr,
 ):  # fmt: skip
-    """Return b_sums with both features added, of b_y0 and b_y1 (1, COUNT)."""
+    """Return b_sums with both features added; b_y0, b_y1: (1, COUNT) of other rows."""
     b_slopes_0, b_values_0 = _add_one(
         state.p_x, b_y0, b_ds, b_sums.slopes_0, b_sums.values_0, slope, value_0,
         SCORER, OF_QUERY, WITH_WEIGHT,
@@ -182,9 +182,9 @@ def _add_by_pair(
 def _add_by_reciprocals(
     state, b_y0, b_y1, b_ds, b_sums, IN_PAIRS: tl.constexpr, WITH_WEIGHT: tl.constexpr
 ):
-    """Return b_sums with both features added: slopes over 4, values over 2σ.
+    """Return b_sums with both features added: slopes divided by 4, values by 2σ.
 
-    b_y0, b_y1 (1, COUNT): exponentials of the others. IN_PAIRS: one reciprocal serves both.
+    b_y0, b_y1 (1, COUNT): exponentials of other rows. IN_PAIRS: whether both share one reciprocal.
     """
     b_x0, b_x1 = tl.fma(state.b_e0, b_y0, 1.0), tl.fma(state.b_e1, b_y1, 1.0)  # (64, COUNT)
     if IN_PAIRS:
@@ -203,7 +203,7 @@ def _add_by_reciprocals(
 
 @triton.jit
 def elementwise_start(own, other, weights, i_own, i_other, i_w, i_f, scale, SCORER: tl.constexpr):
-    """Return the `State` of features i_f and i_f + 1; i_other: the others' first tile."""
+    """Return the `State` of features i_f and i_f + 1; i_other: the first other tile."""
     o_t, o_c = tl.arange(0, TILE), tl.arange(0, COUNT)
     unit_0, unit_1 = scale, scale
     if weights.table is not None:
@@ -219,7 +219,7 @@ def elementwise_slopes(
     states, sums, other, i_other, i, ds, SCORER: tl.constexpr, OF_QUERY: tl.constexpr,
     WITH_WEIGHT: tl.constexpr,
 ):  # fmt: skip
-    """Return the sums (`Two`) with the others' tile i added, by the functions of the pair."""
+    """Return the sums (`Two`) with the other tile i added, by the functions of the pair."""
     p = Two(states.one.p_y, states.other.p_y)
     for part in tl.static_range(TILE // COUNT):
         y = _others(p, ds, i, part, SCORER.padded)
@@ -238,7 +238,7 @@ def elementwise_slopes(
 
 @triton.jit
 def exponential_start(own, other, weights, i_own, i_other, i_w, i_f, scale, SCORER: tl.constexpr):
-    """Return the `ExponentialState` of features i_f, i_f + 1; i_other: the others' first tile."""
+    """Return the `ExponentialState` of features i_f, i_f + 1; i_other: the first other tile."""
     PADDED: tl.constexpr = SCORER.padded
     o_t, o_c = tl.arange(0, TILE), tl.arange(0, COUNT)
     p_table = weights.table + i_w * (4 * PADDED) + i_f
@@ -263,9 +263,9 @@ def exponential_slopes(
     states, sums, other, i_other, i, ds, SCORER: tl.constexpr, OF_QUERY: tl.constexpr,
     WITH_WEIGHT: tl.constexpr,
 ):  # fmt: skip
-    """Return the sums (`Two`) with the others' tile i added: slopes over 4, values over 2σ.
+    """Return the sums (`Two`) with the other tile i added: slopes divided by 4, values by 2σ.
 
-    With h = 1/2 − 1/(1 + e^{2σ(a + b)}) those are 1/4 − h² and h.
+    With h = 1/2 − 1/(1 + e^{2σ(a + b)}) the two are 1/4 − h² and h.
     """
     highest = tl.load(other.bounds + (i_other + i) * 2)
     size = tl.load(other.bounds + (i_other + i) * 2 + 1)
@@ -290,7 +290,7 @@ def exponential_slopes(
 def _slopes_carefully(
     state, b_sums, i, ds, SCORER: tl.constexpr, OF_QUERY: tl.constexpr, WITH_WEIGHT: tl.constexpr
 ):
-    """Return b_sums of a pair of features with the others' tile i added, by tanh itself."""
+    """Return b_sums of a pair of features with the other tile i added, by tanh directly."""
     for part in range(TILE // COUNT):
         b_ds = part_of(ds, i * TILE + part * COUNT, COUNT)
         b_y0, b_y1 = _features(state.p_y, i, part, SCORER.padded)
@@ -305,7 +305,7 @@ def _slopes_carefully(
 def _slopes_by_reciprocals(
     states, sums, i, ds, SCORER: tl.constexpr, IN_PAIRS: tl.constexpr, WITH_WEIGHT: tl.constexpr
 ):
-    """Return the sums with the others' tile i added; each part is read while another is added."""
+    """Return the sums with the other tile i added; one part is read while another is added."""
     p, one, other = Two(states.one.p_e, states.other.p_e), states.one, states.other
     then = _others(p, ds, i, 0, SCORER.padded)
     for part in tl.static_range(TILE // COUNT):

@@ -4,7 +4,7 @@ A tile has 64 queries and 64 keys.
 
 Prefixes, as in flash-linear-attention: `i_` an index of a tile, problem, block or row, `n_` a
 number of them; `o_` a range of indices, `m_` a mask, `p_` a pointer, `b_` a block in registers.
-Shapes stand in comments: Q queries, K keys, C columns of the value, F features.
+Comments give shapes: Q queries, K keys, C columns of the value, F features.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ INTERPRETED = tl.constexpr(triton.knobs.runtime.interpret)
 
 
 class Operand(NamedTuple):
-    """A tensor with an entry for every problem (n, h): its data, and strides in numbers.
+    """A tensor with an entry for every problem (n, h): its data, and strides in elements.
 
     Entry (n, h) starts at n · `n` + (h // `group`) · `h`: strides of 0 broadcast, and a group of
     query heads shares a key/value head.
@@ -36,7 +36,7 @@ class Operand(NamedTuple):
 class Rows(NamedTuple):
     """A copy of an operand's rows with 0 for NaN and ±∞, (problems, tiles · 64, padded).
 
-    nonfinite (problems, tiles): 1 where the copy lacks NaN or ±∞. n, h, group: as of `Operand`, in
+    nonfinite: (problems, tiles), 1 where the copy lacks NaN or ±∞. n, h, group: as in `Operand`, in
     problems.
     """
 
@@ -50,10 +50,10 @@ class Rows(NamedTuple):
 
 
 class Biases(NamedTuple):
-    """Operands, or None: keys (T_k,), and pairs (T_q, T_k), of diagonals by strides −1 and 1.
+    """Operands, or None: keys (T_k,), and pairs (T_q, T_k); diagonals have strides −1 and 1.
 
-    Kernels make this tuple of tuples anew, as they do `Mask`: of one that a kernel is given, Triton
-    3.6 forgets in loops which numbers are 1.
+    Kernels rebuild this tuple of tuples, and `Mask` too. For one passed as an argument, Triton 3.6
+    forgets in loops that numbers are the constant 1.
     """
 
     keys: Any
@@ -61,7 +61,7 @@ class Biases(NamedTuple):
 
 
 class Mask(NamedTuple):
-    """The lowered mask: operands, or None. mask is boolean, as bytes."""
+    """The lowered mask: operands, or None; mask is boolean, stored as bytes."""
 
     start: Any
     stop: Any
@@ -80,7 +80,7 @@ class Dropout(NamedTuple):
 
 
 class Sizes(NamedTuple):
-    """heads: h of problem p is p % heads. queries, keys: how many there are."""
+    """heads: h of problem p is p % heads. queries, keys: T_q and T_k."""
 
     heads: Any
     queries: Any
@@ -89,19 +89,19 @@ class Sizes(NamedTuple):
 
 @triton.jit
 def entry(x, i_p, heads):
-    """Return a pointer to the entry of the operand x that problem i_p has."""
+    """Return a pointer to the entry of problem i_p in the operand x."""
     return x.data + (i_p // heads) * x.n + (i_p % heads) // x.group * x.h
 
 
 @triton.jit
 def problem_of(x, i_p, heads):
-    """Return which problem of the panels or rows x problem i_p has."""
+    """Return the index of problem i_p in the panels or rows x."""
     return (i_p // heads) * x.n + (i_p % heads) // x.group * x.h
 
 
 @triton.jit
 def bounds_of(mask, i_p, o_q, sizes):
-    """Return start and stop (Q,) of queries o_q (Q,): nothing is attended beyond the last query."""
+    """Return start and stop (Q,) of queries o_q (Q,); queries past the last attend no key."""
     m_q = o_q < sizes.queries
     b_start = tl.zeros(o_q.shape, tl.int32)
     if mask.start is not None:
@@ -117,7 +117,7 @@ def bounds_of(mask, i_p, o_q, sizes):
 
 @triton.jit
 def range_of(b_start, b_stop, keys):
-    """Return the first key of the first tile that any query attends, and the end of the last."""
+    """Return the first key of the first attended tile, and the end of the last attended tile."""
     m_some = b_start < b_stop
     i_low = tl.min(tl.where(m_some, b_start, keys), 0)
     i_high = tl.max(tl.where(m_some, b_stop, 0), 0)
@@ -126,10 +126,10 @@ def range_of(b_start, b_stop, keys):
 
 @triton.jit
 def tiles_of(mask, b_start, b_stop, keys):
-    """Sort the tiles that any query attends: the first key, n_before, n_whole and n_masked.
+    """Return the first key of the attended tiles, n_before, n_whole and n_masked.
 
-    From the first key on there are n_before tiles with masked entries, n_whole without, and others
-    with again: n_masked tiles with masked entries in all.
+    From the first key on, n_before tiles have masked entries, the next n_whole have none, and the
+    rest have masked entries again. n_masked is the number of all tiles with masked entries.
     """
     i_low, i_high = range_of(b_start, b_stop, keys)
     n_tiles = tl.cdiv(tl.maximum(i_high - i_low, 0), TILE)
@@ -145,7 +145,7 @@ def tiles_of(mask, b_start, b_stop, keys):
 
 @triton.jit
 def attended(mask, i_p, o_q, o_k, b_start, b_stop, sizes):
-    """Return whether queries o_q (Q,) may attend keys o_k (K,): boolean (Q, K)."""
+    """Return the boolean mask (Q, K) of queries o_q (Q,) and keys o_k (K,), True = may attend."""
     m_s = (o_k[None, :] >= b_start[:, None]) & (o_k[None, :] < b_stop[:, None])
     if mask.mask is not None:
         p_mask = entry(mask.mask, i_p, sizes.heads) + o_q[:, None].to(tl.int64) * mask.mask.row
@@ -156,7 +156,7 @@ def attended(mask, i_p, o_q, o_k, b_start, b_stop, sizes):
 
 @triton.jit
 def dropout_mask(dropout, i_p, o_q, o_k):
-    """Return what dropout keeps, by `anyscore.modifiers.dropout`: boolean (Q, K)."""
+    """Return the boolean dropout mask (Q, K) of `anyscore.modifiers.dropout`, True = kept."""
     seed = tl.load(dropout.seed).to(tl.uint64)
     counter = (i_p % dropout.period).to(tl.uint64)
     zero = (o_q[:, None] + o_k[None, :]) * 0
@@ -174,14 +174,14 @@ def dropout_mask(dropout, i_p, o_q, o_k):
 
 @triton.jit
 def add_product(b_total, b_x, p_y, padded, o_c, PRECISION: tl.constexpr):
-    """Return b_total (64, C) + b_x (64, 64) @ y (64, C); p_y: where a tile of `Rows` starts."""
+    """Return b_total (64, C) + b_x (64, 64) @ y (64, C); p_y: a pointer to a tile of `Rows`."""
     b_y = tl.load(p_y + tl.arange(0, TILE)[:, None] * padded + o_c[None, :]).to(b_x.dtype)
     if INTERPRETED:  # whose bfloat16 is wrong
         b_x = b_x.to(b_total.dtype)
         b_y = b_y.to(b_total.dtype)
     elif b_x.dtype == tl.float64:
-        # Triton 3.6 lays x out by the narrowest number that it follows from, such as a mask's
-        # byte, and then has no such product; it looks no further back than a sum.
+        # Triton 3.6 chooses the layout of x by its narrowest ancestor, such as a mask's byte, and
+        # cannot compile the product in that layout. The search ends at a sum.
         b_x = tl.sum(b_x[:, :, None], 2)
     return tl.dot(b_x, b_y, b_total, input_precision=PRECISION, out_dtype=b_total.dtype)
 
@@ -198,11 +198,11 @@ def some_nonfinite(p_nonfinite, i_first, i_last):
 
 @triton.jit
 def add_nonfinite(b_total, m_reads, p_y, row, column, n_rows, o_c, width):
-    """Add to b_total (64, C) the NaN and ±∞ of rows of y that m_reads (64, 64) says are read.
+    """Add to b_total (64, C) the NaN and ±∞ of rows of y that are read, by m_reads (64, 64).
 
-    They are kept out of the product, where 0 · NaN would reach queries that do not read it. p_y:
-    where the tile starts in the operand itself, of strides `row` and `column`, of which n_rows rows
-    and `width` columns exist.
+    The product leaves them out, because 0 · NaN would reach queries that do not read the row. p_y:
+    a pointer to the tile in the operand, which has strides `row` and `column`, n_rows rows and
+    `width` columns.
     """
     o_r = tl.arange(0, TILE)
     m_y = (o_r < n_rows)[:, None] & (o_c < width)[None, :]
@@ -212,6 +212,6 @@ def add_nonfinite(b_total, m_reads, p_y, row, column, n_rows, o_c, width):
         poison = tl.where(i == 0, float("inf"), tl.where(i == 1, float("-inf"), float("nan")))
         m_found = (b_y == poison) | ((i == 2) & (b_y != b_y))
         zeros = tl.zeros(b_total.shape, tl.float32)
-        b_count = tl.dot(m_reads.to(dtype), m_found.to(dtype), zeros)  # how many are read, (64, C)
+        b_count = tl.dot(m_reads.to(dtype), m_found.to(dtype), zeros)  # counts of reads, (64, C)
         b_total += tl.where(b_count > 0, poison, 0.0)
     return b_total

@@ -1,1 +1,1 @@
-"""The C++ core for JAX, as calls of XLA: `attention` is what is called."""
+"""The C++ core for JAX, as calls of XLA; `attention` is the entry."""

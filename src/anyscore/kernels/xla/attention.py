@@ -1,9 +1,9 @@
 """The C++ core as calls of XLA, for JAX: forward and backward of one record of operands.
 
-Operands are shaped as `call.operands` says, and all of full rank. Dropout takes a seed (..., 2)
-of 32-bit words, the low one first, and a counter (...) of 32-bit words: both have leading
-dimensions, so that a problem draws the same numbers whatever it is batched with. Edges of a graph
-have leading dimensions of 1: all problems have the same.
+Operands have the shapes of `call.operands`, and all are of full rank. Dropout takes a seed (..., 2)
+of 32-bit words, the low one first, and a counter (...) of 32-bit words. Both have leading
+dimensions, so a problem draws the same numbers in every batch. Edges of a graph have leading
+dimensions of 1, shared by all problems.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ except Exception as error:
 Make: TypeAlias = Callable[
     [str, Settings, tuple[str, ...], tuple[tuple[str, Shape], ...], str], FfiCall
 ]
-"""Makes a call of the fields of an `FfiCall`: of the core, or of kernels that compute the same."""
+"""Returns a call from the fields of an `FfiCall`, of the core or of equivalent kernels."""
 
 
 def problem() -> str | None:
@@ -39,18 +39,17 @@ def problem() -> str | None:
 
 
 def forward(x: Operands, s: Settings, make: Make = FfiCall) -> Results:
-    """Compute attention; the results are in the dtype of sums."""
-    given = x._replace(colptr=None, order=None, row=None).present()  # which gradients need
+    """Return attention, in the dtype of sums."""
+    given = x._replace(colptr=None, order=None, row=None).present()  # for gradients only
     return x.results_from(s, _call(make, "forward", s, given, x.result_shapes(s).present()))
 
 
 def backward(
     x: Operands, s: Settings, results: Results, upstream: Results, make: Make = FfiCall
 ) -> Operands:
-    """Compute the gradients of the factors, of those that are there.
+    """Return the gradients of the present factors, in the shapes of operands and dtype of sums.
 
-    results: of `forward`, as `cpu.backward` takes them. upstream: the gradients of those. Returns
-    gradients of the shapes of their operands, in the dtype of sums.
+    results: of `forward`, see `cpu.backward`. upstream: the gradients of the results.
     """
     factors = x.factors
     shapes = {name: y.shape for name, y in factors.present().items()}
@@ -60,7 +59,7 @@ def backward(
 
 
 def prepare_keys(pair: str, b: Array) -> Array:
-    """Compute what `forward` may be given as `packed` for b (*lead, T_k, h): (*lead, T_k + 1, h).
+    """Return packed keys (*lead, T_k + 1, h), an operand of `forward`, of b (*lead, T_k, h).
 
     The result has the dtype of sums.
     """
@@ -70,7 +69,7 @@ def prepare_keys(pair: str, b: Array) -> Array:
 
 
 def append_keys(pair: str, b: Array, packed: Array, start: Array, count: int) -> Array:
-    """Compute packed with `count` new rows of b, from row `start` () on: `cpu.append_keys`."""
+    """Return packed with `count` new rows of b, from row `start` () on: see `cpu.append_keys`."""
     like = jax.ShapeDtypeStruct(packed.shape, packed.dtype)  # type: ignore[no-untyped-call]
     call = jax.ffi.ffi_call(
         "anyscore_append_keys", like, vmap_method="sequential", input_output_aliases={1: 0}
@@ -80,7 +79,7 @@ def append_keys(pair: str, b: Array, packed: Array, start: Array, count: int) ->
 
 
 def sparse(normalizer: str, scores: Array) -> Array:
-    """Compute the weights of "sparsemax" or "entmax15" of scores (*lead, T_q, T_k)."""
+    """Return the weights of "sparsemax" or "entmax15" for scores (*lead, T_q, T_k)."""
     s = Settings(normalizer, 1.0, 1, 0.0, 1, scores.shape[:-2])
     return _call(FfiCall, "sparse", s, {"scores": scores}, {"weights": scores.shape})[0]
 
@@ -88,6 +87,6 @@ def sparse(normalizer: str, scores: Array) -> Array:
 def _call(
     make: Make, function: str, s: Settings, given: Mapping[str, Array], shapes: Mapping[str, Shape]
 ) -> list[Array]:
-    """Run a function of the core on arrays by name; returns its results, of these shapes."""
+    """Return the results, of the given shapes, of a function of the core on arrays by name."""
     dtype = acc_dtype(load("jax"), *given.values())
     return run(make(function, s, tuple(given), tuple(shapes.items()), dtype), *given.values())

@@ -1,4 +1,4 @@
-"""A call of the C++ core as XLA's foreign function interface takes it: plain data."""
+"""A call of the C++ core through XLA's foreign function interface, as plain data."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ _Call = TypeVar("_Call", bound="FfiCall")
 
 @dataclass(frozen=True)
 class FfiCall:
-    """A call without its operands; called with them, it gives the list of its results.
+    """A call without its operands; `__call__` takes the operands and returns a list of results.
 
-    function: "forward", "backward", "prepare_keys" or "sparse". operands: the name of each, in the
-    order in which they come. results: the name and the shape of each. acc_dtype: the dtype of all
-    results. Operands and results are (*lead or 1, …) of the lead of the settings.
+    function: "forward", "backward", "prepare_keys" or "sparse". operands: the names of the
+    operands, in order. results: the name and shape of each result. acc_dtype: the dtype of all
+    results. Operands and results are (*lead or 1, ...), with the lead of the settings.
     """
 
     function: str
@@ -46,11 +46,11 @@ class FfiCall:
         attrs: dict[str, Any] = {"pair": s.pair, "names": " ".join(self.operands)}
         if self.function not in ("forward", "backward"):
             return attrs  # XLA refuses an attribute that a target does not declare
-        # An operand counts the problems here: the period, which may be a symbol, goes unused.
+        # The operand `counter` replaces the period, which may be a symbol.
         return attrs | {"numbers": np.array(s._replace(dropout_period=1).numbers, np.float64)}
 
     def resized(self: _Call, lead: Shape, shapes: Sequence[Shape]) -> _Call:
-        """Return the same call with other leading dimensions, and its results of these shapes."""
+        """Return the same call with other leading dimensions, and results of these shapes."""
         names = (name for name, _ in self.results)
         settings = self.settings._replace(lead=lead)
         return replace(self, settings=settings, results=tuple(zip(names, shapes, strict=True)))

@@ -1,9 +1,9 @@
-"""XLA calls batched by vmap, and spread over devices by their leading dimensions without gathering.
+"""XLA calls batched by vmap, and partitioned over devices by leading dimensions.
 
-A call has operands and results (*lead or 1, …): a leading dimension is either that of the call or
+A call has operands and results (*lead or 1, ...): a leading dimension is either the call's or
 broadcast. With grouped heads the last one is divided by `groups` in the operands of keys and in
-their gradients. Each device computes its part of the leading dimensions; the gradient of an operand
-that is broadcast is summed over devices.
+their gradients. Each device computes its part of the leading dimensions, without gathering.
+Gradients of broadcast operands are summed over devices.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from anyscore.ops import Array
 
 
 def run(call: FfiCall, *operands: Array) -> list[Array]:
-    """Run a call on its operands: one by one, batched by vmap, or spread over devices."""
-    if any(varying(x) for x in operands):  # inside shard_map, which leaves each device its part
+    """Run a call on its operands: alone, batched by vmap, or partitioned over devices."""
+    if any(varying(x) for x in operands):  # inside shard_map each device has its part
         spread: Any = call
     elif any(explicit_mesh(x) for x in operands):
         spread = partial(_spread_as_typed, call)
@@ -40,7 +40,7 @@ def run(call: FfiCall, *operands: Array) -> list[Array]:
             found = _one_by_one(call, batched, operands)
             return found, [True] * len(found)
         given = [x if some else x[None] for x, some in zip(operands, batched, strict=True)]
-        shapes = [(n, *shape) for _, shape in call.results]  # of all, whatever the operands have
+        shapes = [(n, *shape) for _, shape in call.results]  # of the whole batch
         return run(call.resized((n, *call.lead), shapes), *given), [True] * len(shapes)
 
     results: list[Array] = batchable(*operands)
@@ -48,7 +48,7 @@ def run(call: FfiCall, *operands: Array) -> list[Array]:
 
 
 def _one_by_one(call: FfiCall, batched: Sequence[bool], operands: Sequence[Array]) -> list[Array]:
-    """Run a call of each of the graphs that vmap batches."""
+    """Run one call for each graph in a batch of vmap."""
     moving = [x for x, some in zip(operands, batched, strict=True) if some]
 
     def of_one(moving: list[Array]) -> list[Array]:
@@ -60,21 +60,21 @@ def _one_by_one(call: FfiCall, batched: Sequence[bool], operands: Sequence[Array
 
 
 def varying(x: Array) -> frozenset[Any]:
-    """Return the axes of a mesh along which x differs between devices, as shard_map's types say."""
+    """Return the mesh axes along which x differs between devices, by shard_map's types."""
     kind = jax.typeof(x)
     manual = getattr(kind, "manual_axis_type", None)
     return getattr(kind, "vma", None) or getattr(manual, "varying", None) or frozenset()
 
 
 def explicit_mesh(x: Array) -> Any:
-    """Return the mesh that the type of x spreads x over; None if types say nothing of devices."""
+    """Return the mesh in the type of x; None if types have no explicit sharding."""
     mesh = getattr(getattr(jax.typeof(x), "sharding", None), "mesh", None)
     kinds = () if mesh is None or mesh.empty else mesh.axis_types
     return mesh if any("explicit" in str(kind).lower() for kind in kinds) else None
 
 
 def _spread_as_typed(call: FfiCall, *operands: Array) -> list[Array]:
-    """Run a call spread over the devices that the types of its operands name."""
+    """Run a call partitioned over the devices in the types of its operands."""
     mesh = next(mesh for mesh in map(explicit_mesh, operands) if mesh)
     types = [jax.typeof(x) for x in operands]
     compute, of_operands, of_results = _partitioned(call, mesh, types, types)
@@ -93,7 +93,7 @@ def _spread(call: FfiCall, *operands: Array) -> list[Array]:
 
 
 def _rule(call: FfiCall, mesh: Any, operands: Any, results: Any) -> tuple[str, dict[str, int]]:
-    """Say in the words of Shardy which dimensions are spread together; and the sizes of factors."""
+    """Return the Shardy rule of dimensions that are partitioned together, and sizes of factors."""
     fresh = iter(range(1000))
 
     def dimensions(name: str, shape: Shape) -> str:
@@ -115,7 +115,7 @@ def _rule(call: FfiCall, mesh: Any, operands: Any, results: Any) -> tuple[str, d
     sizes, groups = {}, call.settings.groups
     if "groups" in rule:
         sizes = {"groups": groups}
-        if "heads" not in rule.replace("(heads", ""):  # not the whole of any dimension
+        if "heads" not in rule.replace("(heads", ""):  # no dimension consists of heads alone
             sizes["heads"] = call.lead[-1] // groups
     return rule, sizes
 
@@ -132,9 +132,9 @@ def _partition(call: FfiCall, mesh: Any, operands: Any, results: Any) -> Any:
 
 
 def _partitioned(call: FfiCall, mesh: Any, operands: Any, spread: Sequence[Any]) -> Any:
-    """Divide a call among devices as the arrays of `spread` are divided.
+    """Partition a call over devices like the arrays of `spread`.
 
-    Returns the function that each device computes, and the shardings of operands and of results.
+    Return the function of each device, and the shardings of operands and results.
     """
     lead = _lead(call, mesh, spread)
     shapes = [shape for _, shape in call.results]
@@ -150,7 +150,7 @@ def _partitioned(call: FfiCall, mesh: Any, operands: Any, spread: Sequence[Any])
         for i, shape in enumerate(shapes):
             sizes = zip(lead, call.lead, shape, strict=False)
             names = [name for axes, n, m in sizes if m == 1 != n for name in axes]
-            if names:  # a gradient of an operand that is broadcast
+            if names:  # a gradient of a broadcast operand
                 results[i] = jax.lax.psum(results[i], names)  # type: ignore[no-untyped-call]
         return results
 
@@ -163,9 +163,9 @@ _spread.def_partition(  # type: ignore[no-untyped-call]
 
 
 def _lead(call: FfiCall, mesh: Any, arrays: Sequence[Any]) -> list[tuple[str, ...]]:
-    """Return the axes of the mesh that each leading dimension is spread over.
+    """Return the mesh axes over which each leading dimension is partitioned.
 
-    The first of the arrays that is spread along a dimension decides, if all can be cut so.
+    The first array partitioned along a dimension decides, if all arrays can be split alike.
     """
     lead: list[tuple[str, ...]] = [()] * len(call.lead)
     for x in arrays:
@@ -186,6 +186,6 @@ def _count(mesh: Any, names: Sequence[str]) -> int:
 
 
 def _sharding(mesh: Any, lead: list[tuple[str, ...]], shape: Shape) -> NamedSharding:
-    """Return the sharding of an array (*lead or 1, …): what has 1 is not spread."""
+    """Return the sharding of an array (*lead or 1, ...); dimensions of 1 are replicated."""
     spec = [names if n != 1 and names else None for names, n in zip(lead, shape, strict=False)]
     return NamedSharding(mesh, PartitionSpec(*spec))  # type: ignore[no-untyped-call]

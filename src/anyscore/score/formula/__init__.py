@@ -1,7 +1,7 @@
-"""Pairs written as formulas: read, differentiated, and computed in the operations of any framework.
+"""Pairs written as formulas are read, differentiated and computed in any framework.
 
-`Pair.from_formula` is the way in. A Python function of a and b may use the functions named here,
-and those of NumPy of the same names.
+`Pair.from_formula` is the public entry. A Python function of a and b may use the functions named
+here, and NumPy's functions of the same names.
 """
 
 from __future__ import annotations

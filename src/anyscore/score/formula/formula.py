@@ -1,4 +1,4 @@
-"""A formula as the value of a pair: checked, and computed in the operations of any framework."""
+"""A formula as the value of a pair, checked, and computed in the operations of any framework."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ Slopes = tuple[tuple[Row, ...], tuple[int, int, int]]
 
 @dataclass(frozen=True)
 class Formula:
-    """A function of two features, as rows of operations; equal rows are equal formulas.
+    """A function of two features, as rows of operations; formulas with equal rows are equal.
 
-    rows: as `tape.Row`; the last is the value. text: as its user wrote it.
+    rows: see `tape.Row`; the last row is the value. text: the formula as the user wrote it.
     """
 
     rows: tuple[Row, ...]
@@ -41,21 +41,21 @@ class Formula:
         return Formula, (self.rows, self.text)
 
     def __call__(self, xp: Ops, a: Array, b: Array) -> Array:
-        """Compute the formula of features that broadcast; NaN where either is NaN."""
+        """Return the formula's value for features that broadcast; NaN where a or b is NaN."""
         value = compute(xp, self._steps, a, b)
-        if self.loses_nan:  # a comparison would choose the other side
+        if self.loses_nan:  # a comparison with NaN chooses the other side
             value = xp.where(a == a, xp.where(b == b, value, b), a)
         return value
 
     def slopes(self) -> Slopes:
-        """Return rows, and where the value, its derivative in a and that in b stand."""
+        """Return all rows, and the indices of the value, of its derivative in a and in b."""
         return with_slopes(self.rows)
 
 
 def formula_of(formula: str | Callable[[Any, Any], Any]) -> Formula:
-    """Read a formula, a text or a function of a and b.
+    """Return the formula of a text, or of a function of a and b.
 
-    Raises ValueError: it is no such formula, lacks a or b, or is not differentiable at a = b = 0.
+    Raises ValueError: the formula is invalid, lacks a or b, or has no derivative at a = b = 0.
     """
     text = formula if isinstance(formula, str) else getattr(formula, "__name__", repr(formula))
     if not isinstance(formula, str) and not callable(formula):

@@ -14,7 +14,7 @@ class _Function(Protocol):
 
 
 def where(condition: Any, x: Any, y: Any) -> Term:
-    """Return x where a comparison holds, y elsewhere: `where(a > b, a - b, 0)`."""
+    """Return x if a comparison holds, else y: `where(a > b, a - b, 0)`."""
     if not isinstance(condition, Condition):
         raise TypeError("where takes a comparison first, as in where(a > b, a - b, 0).")
     tape = condition.tape
@@ -23,13 +23,13 @@ def where(condition: Any, x: Any, y: Any) -> Term:
 
 
 def maximum(x: Any, y: Any) -> Term:
-    """Return the greater of x and y; where they are equal it has the derivative of y."""
+    """Return the greater of x and y; for x = y the derivative is that of y."""
     x, y = _terms(x, y)
     return where(x > y, x, y)
 
 
 def minimum(x: Any, y: Any) -> Term:
-    """Return the lesser of x and y; where they are equal it has the derivative of y."""
+    """Return the lesser of x and y; for x = y the derivative is that of y."""
     x, y = _terms(x, y)
     return where(x < y, x, y)
 
@@ -66,4 +66,4 @@ NAMES: dict[str, Callable[..., Term]] = {
     **{name: _function(name) for name in FUNCTIONS},
     "relu": relu, "maximum": maximum, "minimum": minimum, "sign": sign, "where": where,
 }  # fmt: skip
-"""All of them by name, `abs` among them."""
+"""All functions of formulas by name, `abs` among them."""

@@ -1,4 +1,4 @@
-"""A formula as text, in a little of Python's grammar; nothing is evaluated."""
+"""A formula as text, in a subset of Python's grammar; the text is parsed, not evaluated."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
 
 
 def of_text(text: str) -> Term:
-    """Return the term that a text says.
+    """Return the term of a text.
 
-    Raises ValueError: it is no such formula.
+    Raises ValueError: the text is no formula.
     """
     if len(text) > LONGEST_TEXT:
         raise ValueError(f"it has {len(text)} characters, more than {LONGEST_TEXT}.")
@@ -39,9 +39,9 @@ def of_text(text: str) -> Term:
 
 
 def of_function(function: Callable[[Any, Any], Any]) -> Term:
-    """Return the term that a function of a and b makes of them.
+    """Return the term that a function of a and b returns.
 
-    Raises ValueError: it makes something else.
+    Raises ValueError: the function returns no term.
     """
     try:
         taken = [
@@ -64,7 +64,7 @@ def _checked(found: Any, tape: Tape) -> Term:
 
 
 def _read(node: ast.expr, tape: Tape, known: dict[str, Term]) -> Any:
-    """Return the term, or the condition, of a part of the text."""
+    """Return the term, or the condition, of a node of the parsed text."""
 
     def read(part: ast.expr) -> Any:
         return _read(part, tape, known)

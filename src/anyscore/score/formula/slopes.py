@@ -1,4 +1,4 @@
-"""The partial derivatives of a formula, as more rows; and safe functions in terms of plain ones."""
+"""The partial derivatives of a formula as more rows; safe functions in terms of plain ones."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from anyscore.score.formula.tape import COMPARISONS, A, B, Row, Tape, pruned
 
 
 def with_slopes(rows: tuple[Row, ...]) -> tuple[tuple[Row, ...], tuple[int, int, int]]:
-    """Return rows, and where the value, its derivative in a and that in b stand.
+    """Return all rows, and the indices of the value, of its derivative in a and in b.
 
-    rows: the last is the value.
+    rows: the last row is the value.
 
     Raises ValueError: a derivative is not a number.
     """
@@ -20,7 +20,7 @@ def with_slopes(rows: tuple[Row, ...]) -> tuple[tuple[Row, ...], tuple[int, int,
 
 
 def with_every_slope(rows: tuple[Row, ...]) -> tuple[list[Row], list[tuple[int, int]]]:
-    """Return rows and more of them, and of each where its derivatives in a and b stand.
+    """Return rows with derivatives appended, and for each row the indices of its derivatives.
 
     Raises ValueError: a derivative is not a number.
     """
@@ -41,7 +41,7 @@ def with_every_slope(rows: tuple[Row, ...]) -> tuple[list[Row], list[tuple[int, 
 
 
 def _slope(tape: Tape, y: int, row: Row, dx: list[int]) -> int:
-    """Return the derivative of row y, of the derivatives of its operands."""
+    """Return the derivative of row y from the derivatives of its operands."""
     operation, *x = row
     if not any(tape.known(d) != 0 for d in dx):
         return tape.number(0)
@@ -61,7 +61,7 @@ def _slope(tape: Tape, y: int, row: Row, dx: list[int]) -> int:
 
 
 def _of_function(tape: Tape, name: str, x: int, y: int) -> int:
-    """Return the derivative of y = name(x) in x."""
+    """Return the row of the derivative of y = name(x) in x."""
     one = tape.number(1)
     if name == "exp":
         return y
@@ -92,7 +92,7 @@ def _of_function(tape: Tape, name: str, x: int, y: int) -> int:
 def plain(
     rows: tuple[Row, ...], places: tuple[int, ...]
 ) -> tuple[tuple[Row, ...], tuple[int, ...]]:
-    """Return the same with softplus and sigmoid by e^−|x|, which both share and which is ≤ 1.
+    """Return the rows with softplus and sigmoid in terms of e^−|x| ≤ 1, which both share.
 
     softplus x = max(x, 0) + ln(1 + e^−|x|), sigmoid x = {1 or e^−|x|} / (1 + e^−|x|): `log1p_unit`
     is ln(1 + x) for x in [0, 1]. For printing alone: |x| has no derivative at 0.
@@ -111,7 +111,7 @@ def plain(
 
 def _plain(tape: Tape, operation: str, x: int) -> int:
     zero, one, flipped = tape.number(0), tape.number(1), tape.rows[x][0] == "neg"
-    of = tape.rows[x][1] if flipped else x  # the same rows for x and for −x
+    of = tape.rows[x][1] if flipped else x  # x and −x share rows
     e, above = (
         tape.function("exp", tape.neg(tape.function("abs", of))),
         tape.compare("gt", of, zero),

@@ -1,8 +1,7 @@
-"""The order in which a formula is computed so that a framework's own derivatives of it are right.
+"""The order of a formula's steps, so that a framework's automatic derivatives are right.
 
-Derivatives go through both branches of a `where`, and 0 · ∞ of the one that is not chosen is NaN.
-So a branch that is not finite everywhere is computed of features that are moved, where it is not
-chosen, to a point at which it is.
+Derivatives go through both branches of a `where`, and 0 · ∞ of the branch that is not chosen is
+NaN. Where a branch is not chosen, its features are therefore moved to a point with a finite value.
 """
 
 from __future__ import annotations
@@ -16,21 +15,21 @@ from anyscore.score.formula.slopes import with_every_slope
 from anyscore.score.formula.tape import COMPARISONS, Row, numbers, operands, reached
 
 MOST = 3000
-"""The most steps of a formula, those of branches counted once for each choice outside of them."""
+"""The most steps of a formula; steps of a branch count once for each `where` around it."""
 _PARTIAL = frozenset(("div", "log", "log1p", "sqrt", "exp", "expm1"))
 _POINTS = [(x / 2, y / 2) for n in range(9) for x in range(-n, n + 1) for y in range(-n, n + 1)
            if max(abs(x), abs(y)) == n]  # fmt: skip
 
 
 class Branch(NamedTuple):
-    """A branch of a `where`: its steps, and the point that it is computed at if not chosen."""
+    """A branch of a `where`: its steps, and the point at which it is computed if not chosen."""
 
     steps: Steps
     point: tuple[float, float]
 
 
 class Step(NamedTuple):
-    """A row and where it stands; branches: those of a `where`, None where rows serve."""
+    """A row and its index; branches: the two branches of a `where`, None if plain rows suffice."""
 
     place: int
     row: Row
@@ -38,7 +37,7 @@ class Step(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """Steps in order, the place of the last, and how many they are with those of branches."""
+    """Steps in order, the index of the last, and the number of steps including branches."""
 
     steps: tuple[Step, ...]
     place: int
@@ -48,10 +47,10 @@ class Steps(NamedTuple):
 def steps_of(rows: tuple[Row, ...]) -> Steps:
     """Return the steps that compute the last row.
 
-    Raises ValueError: they are more than MOST.
+    Raises ValueError: the steps are more than MOST.
     """
     branches: dict[int, Branch] = {}
-    for place, point in _points(rows).items():  # in order, as branches have branches
+    for place, point in _points(rows).items():  # in order: branches have branches
         branches[place] = Branch(_steps_to(place, rows, branches), point)
     steps = _steps_to(len(rows) - 1, rows, branches)
     if steps.total > MOST:
@@ -63,7 +62,7 @@ def steps_of(rows: tuple[Row, ...]) -> Steps:
 
 
 def _points(rows: tuple[Row, ...]) -> dict[int, tuple[float, float]]:
-    """Return a point for each side of a choice that is finite there, but may not be elsewhere."""
+    """Return, by row, a point where the branch is finite, for branches not finite everywhere."""
     partial: set[int] = set()
     for place, row in enumerate(rows):
         if row[0] in _PARTIAL or not partial.isdisjoint(_values(row)):
@@ -83,7 +82,7 @@ def _points(rows: tuple[Row, ...]) -> dict[int, tuple[float, float]]:
 
 
 def _values(row: Row) -> tuple[int, ...]:
-    """Return the operands of a row that it has a derivative in."""
+    """Return the operands of a row with respect to which it has a derivative."""
     if row[0] in COMPARISONS:
         return ()
     return row[2:] if row[0] == "where" else operands(row)
@@ -92,7 +91,7 @@ def _values(row: Row) -> tuple[int, ...]:
 def _steps_to(last: int, rows: tuple[Row, ...], branches: dict[int, Branch]) -> Steps:
     """Return the steps that compute a row.
 
-    Rows that only conditions read have no derivative, and are computed as they stand.
+    Rows that only conditions read have no derivative, and are computed at unmoved features.
     """
     values: set[int] = set()
     waiting = [last]
@@ -113,7 +112,7 @@ def _steps_to(last: int, rows: tuple[Row, ...], branches: dict[int, Branch]) -> 
 
 
 def compute(xp: Ops, steps: Steps, a: Array, b: Array) -> Array:
-    """Compute steps of features a and b."""
+    """Return the value of steps at features a and b."""
     found: dict[int, Any] = {}
     for place, row, branches in steps.steps:
         operation, *rest = row

@@ -1,7 +1,7 @@
-"""A formula as a list of operations, each of earlier ones: equal operations stand there once.
+"""A formula as a list of operations on earlier results; equal operations share one row.
 
-A row is the name of an operation and its operands, places of earlier rows; `("number", x)`,
-`("a",)` and `("b",)` have none. What is known at once, such as 0·x or 1 + 2, makes no row.
+A row is the name of an operation and its operands, the indices of earlier rows; `("number", x)`,
+`("a",)` and `("b",)` have none. Operations with a known result, such as 0·x or 1 + 2, are folded.
 """
 
 from __future__ import annotations
@@ -25,42 +25,42 @@ NUMERIC: dict[str, Callable[..., Any]] = {
     "erf": np.vectorize(math.erf, otypes=[float]),
     "sigmoid": lambda x: 1 / (1 + np.exp(-x)), "softplus": lambda x: np.logaddexp(0, x),
 }  # fmt: skip
-"""The operations, of numbers and of arrays of them."""
+"""The operations by name, for numbers and for NumPy arrays."""
 COMPARISONS = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
 ARITHMETIC = {"add": "+", "sub": "-", "mul": "*", "div": "/"}
 FUNCTIONS = tuple(
     name for name in NUMERIC if name not in (*COMPARISONS, *ARITHMETIC, "neg", "where")
 )
-"""The functions of one operand that have rows of their own."""
+"""The functions of one operand that are operations of rows."""
 LONGEST = 300
-"""The most rows of a formula; its slopes take a few times as many."""
+"""The most rows of a formula; its derivatives take a few times as many."""
 
 
 class Tape:
-    """Rows that grow; the methods return places."""
+    """A growing list of rows; the methods return indices of rows."""
 
     def __init__(self, rows: Sequence[Row] = ()) -> None:
         self.rows = list(rows)
         self._places = {row: place for place, row in enumerate(self.rows)}
 
     def put(self, row: Row) -> int:
-        """Return where a row stands, as it is."""
+        """Return the index of a row, appended if it is new."""
         if row not in self._places:
             self._places[row] = len(self.rows)
             self.rows.append(row)
         return self._places[row]
 
     def number(self, x: float) -> int:
-        """Return where a number stands.
+        """Return the index of a number.
 
-        Raises ValueError: it is not finite.
+        Raises ValueError: the number is not finite.
         """
         if not math.isfinite(x):
             raise ValueError(f"the number {x} is not finite.")
         return self.put(("number", float(x) + 0.0))  # −0 becomes 0
 
     def known(self, place: int) -> float | None:
-        """Return the number that stands at a place, None if it is none."""
+        """Return the number in a row, None if the row is no number."""
         operation, *rest = self.rows[place]
         return rest[0] if operation == "number" else None
 
@@ -116,7 +116,7 @@ class Tape:
         return rest[0] if operation == "neg" else self.put(("neg", x))
 
     def power(self, x: int, exponent: float) -> int:
-        """Return x to a whole power, or one and a half: products, a division, a square root.
+        """Return x to a whole or half-integer power by products, a division and a square root.
 
         Raises ValueError: the exponent is another.
         """
@@ -135,7 +135,7 @@ class Tape:
         return self.div(self.number(1), made) if exponent < 0 else made
 
     def function(self, name: str, x: int) -> int:
-        """Return a function of FUNCTIONS of x; ln(1 + eˣ) is written as softplus, which is safe."""
+        """Return name(x), of FUNCTIONS; ln(1 + eˣ) becomes softplus, which does not overflow."""
         if (number := self.known(x)) is not None:
             with np.errstate(all="ignore"):
                 return self.number(float(NUMERIC[name](np.float64(number))))
@@ -157,21 +157,21 @@ class Tape:
         return self.where(self.compare("gt", x, zero), one, negative)
 
     def compare(self, name: str, x: int, y: int) -> int:
-        """Return a condition of COMPARISONS; of two numbers, 1 or 0."""
+        """Return a condition of COMPARISONS; for two numbers, the number 1 or 0."""
         one, other = self.known(x), self.known(y)
         if one is not None and other is not None:
             return self.number(bool(NUMERIC[name](one, other)))
         return self.put((name, x, y))
 
     def where(self, condition: int, x: int, y: int) -> int:
-        """Return x where a condition holds, y elsewhere."""
+        """Return x if a condition holds, else y."""
         if (known := self.known(condition)) is not None:
             return x if known else y
         return x if x == y else self.put(("where", condition, x, y))
 
 
 def reached(rows: Sequence[Row], places: Sequence[int]) -> list[int]:
-    """Return the places that some depend on, themselves among them, in order."""
+    """Return, in order, the indices of some rows and of all rows that they depend on."""
     found: set[int] = set()
     waiting = list(places)
     while waiting:
@@ -183,12 +183,12 @@ def reached(rows: Sequence[Row], places: Sequence[int]) -> list[int]:
 
 
 def operands(row: Row) -> tuple[int, ...]:
-    """Return the places that a row reads."""
+    """Return the indices that a row reads."""
     return () if row[0] == "number" else row[1:]
 
 
 def pruned(rows: Sequence[Row], places: Sequence[int]) -> tuple[tuple[Row, ...], tuple[int, ...]]:
-    """Return the rows that some depend on, and where these stand then."""
+    """Return the rows that some rows depend on, and the new indices of these."""
     kept = reached(rows, places)
     new = {old: place for place, old in enumerate(kept)}
     return tuple(
@@ -198,9 +198,9 @@ def pruned(rows: Sequence[Row], places: Sequence[int]) -> tuple[tuple[Row, ...],
 
 
 def numbers(rows: Sequence[Row], a: Any, b: Any) -> list[Any]:
-    """Return the value of every row at a and b, NaN and infinite where that is so.
+    """Return the value of every row at a and b, NaN and ±∞ included.
 
-    a, b: numbers, or arrays of them.
+    a, b: numbers, or arrays of numbers.
     """
     found: list[Any] = []
     with np.errstate(all="ignore"):
@@ -211,5 +211,5 @@ def numbers(rows: Sequence[Row], a: Any, b: Any) -> list[Any]:
                 x = a if operation == "a" else b
             else:
                 x = NUMERIC[operation](*(found[x] for x in rest))
-            found.append(np.asarray(x)[()])  # a number of NumPy, where x is no array
+            found.append(np.asarray(x)[()])  # a NumPy scalar if x is no array
     return found

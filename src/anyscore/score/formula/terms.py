@@ -1,4 +1,4 @@
-"""Terms: what a formula is made of while Python reads it or runs a function of a and b."""
+"""Terms: the parts of a formula while its text is read, or its Python function runs."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ _OPERATORS: dict[str, Callable[..., Any]] = {
     "power": operator.pow, "greater": operator.gt, "greater_equal": operator.ge,
     "less": operator.lt, "less_equal": operator.le,
 }  # fmt: skip
-"""Operators, by the names that NumPy has for what they do."""
+"""Operators by the names of NumPy's functions for them."""
 
 
 class Condition:
-    """A comparison of two terms: what `where` takes first."""
+    """A comparison of two terms: the first argument of `where`."""
 
     def __init__(self, tape: Tape, place: int) -> None:
         self.tape, self.place = tape, place
@@ -109,7 +109,7 @@ class Term:
         raise TypeError("a feature has no truth: write where(condition, x, y).")
 
     def __array_ufunc__(self, ufunc: Any, method: str, *inputs: Any, **options: Any) -> Any:
-        """Take a function of NumPy for that of a formula."""
+        """Return the term of a NumPy function of terms."""
         if method != "__call__" or options:
             raise TypeError(f"a formula has no np.{ufunc.__name__}.{method} with {options}.")
         if ufunc.__name__ in _OPERATORS:
@@ -117,7 +117,7 @@ class Term:
         return self._named(ufunc.__name__, inputs)
 
     def __array_function__(self, function: Any, types: Any, inputs: Any, options: Any) -> Any:
-        """Take np.where for that of a formula."""
+        """Return the term of `np.where`."""
         return self._named(function.__name__, inputs)
 
     def _named(self, name: str, inputs: Any) -> Term:
@@ -129,9 +129,9 @@ class Term:
 
 
 def term(tape: Tape, x: Any) -> Term:
-    """Return a term or a number as a term.
+    """Return a term, or a number as a term.
 
-    Raises TypeError: it is neither.
+    Raises TypeError: x is neither.
     """
     return x if isinstance(x, Term) else Term(tape, _place(tape, x))
 
