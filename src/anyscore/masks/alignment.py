@@ -29,7 +29,7 @@ def check_aligned(x: Any, queries: int, keys: int) -> None:
 
     Raises ValueError: T_q ≠ T_k, with neither `align` nor `offset`.
     """
-    if queries != keys and not is_aligned(x):
+    if not is_aligned(x) and queries != keys:  # in this order: sizes may be symbols
         raise ValueError(
             f"{type(x).__name__} with {queries} queries and {keys} keys must say how they line up: "
             f"{HOW} (the key position of the first query)."

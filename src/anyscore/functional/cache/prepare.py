@@ -65,13 +65,11 @@ def prepare_keys(
     backend = backends.load(name)
     xp = backend.xp
     context, dtype = backend.precision(key)
-    adapter = backend.adapter(key, key, key)
-    if adapter.sequences is None:  # ragged keys are refused below
-        (key,), score = adapter.take((key,), score)
+    check_devices(xp, key, key=key)  # ragged and nested keys are refused
+    (key,), score = backend.adapter(key, key, key).take((key,), score)
     with context():
         if dtype is not None:
             (key,), score = autocast(xp, dtype, [key], score)
-        check_devices(xp, key, key=key)
         check_tensors(xp, key, key, key)
         query = empty_queries(xp, score, key)
         sizes = check_tensors(xp, query, key, key)
