@@ -11,8 +11,9 @@ import pytest
 from anyscore.backends.reference import definition
 from anyscore.modifiers.biases import LoweredBias
 from anyscore.ops import load
-from anyscore.score import factors
+from anyscore.score.factors import Factors
 from anyscore.score.outer import Outer
+from anyscore.score.pairs import pair_named
 from core import literal
 from core.call import PAIRS, Call, numbers, stored
 from core.draw import MASKS, draw
@@ -33,8 +34,8 @@ def by_reference(call: Call) -> dict[str, np.ndarray]:
         return x
 
     every = {name: in_full(name) for name in names}
-    pair = next(x for x in vars(factors).values() if getattr(x, "name", None) == call.pair)
-    f = factors.Factors(
+    pair = pair_named(call.pair)
+    f = Factors(
         every["a"], every["b"], pair, every.get("weight"), call.scale, None, every.get("key_bias"),
         Outer(call.outer, call.outer_scale) if call.outer else None,
     )  # fmt: skip
