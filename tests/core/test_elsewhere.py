@@ -60,7 +60,8 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     kernels = {f"kernel_{sums}.o": f"-DANYSCORE_SUMS={sums}" for sums in ("float", "double")}
     command = [compiler, *FLAGS, *flags, f"-I{CSRC}"]
     for name, sums in kernels.items():
-        compiled([*command, sums, "-c", CSRC / "attention/kernel.cpp", "-o", target.with_name(name)])
+        part = target.with_name(name)
+        compiled([*command, sums, "-c", CSRC / "attention/kernel.cpp", "-o", part])
     sources = HERE / "elsewhere.cpp", CSRC / "runtime/memory.cpp", CSRC / "runtime/parallel.cpp"
     compiled([*command, *sources, *map(target.with_name, kernels), "-o", target])
     made = [*runner, str(target)]
