@@ -72,9 +72,12 @@ class Number:
         return self.like(x, e + self.eps / 2 * np.abs(x) + self.least)
 
     def stored(self) -> Number:
-        """As it is written to a tensor; float16 counts in steps of 2⁻²⁴ where it is smallest."""
+        """As it is written to a tensor; float16 counts in steps of 2⁻²⁴ where it is smallest.
+
+        The rounding is that of the largest number that may be there, |x| + e.
+        """
         step = 2.0**-25 if self.store == 2.0**-11 else 0.0
-        return self.like(self.x, self.e + self.store * np.abs(self.x) + step)
+        return self.like(self.x, self.e + self.store * (np.abs(self.x) + self.e) + step)
 
     def plus(self, y: Number) -> Number:
         """The sum; of numbers that nothing was rounded in, the one that the type rounds it to."""
