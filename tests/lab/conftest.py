@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-from helpers.browser import browser, open_file  # noqa: F401
-
 ROWS = [f"{who} {does} {what}" for who in ("she", "he", "it") for does in ("sees", "has")
         for what in ("it", "one", "two", "a dog", "a cat")]  # fmt: skip
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from anyscore.lab.errors import InputError, check_name
@@ -48,8 +49,9 @@ class Settings:
                 continue
             if not (is_number(number) and isinstance(number, int) and 1 <= number <= 65_536):
                 raise InputError(f"--{name.replace('_', '-')}: expected 1 to 65,536, got {number}")
-        if not (is_number(self.learning_rate) and self.learning_rate > 0):
-            raise InputError(f"--learning-rate: expected more than 0, got {self.learning_rate}")
+        rate = self.learning_rate
+        if type(rate) not in (int, float) or not 0 < rate < math.inf:
+            raise InputError(f"--learning-rate: expected more than 0, got {rate}")
         if not (is_number(self.dropout) and 0 <= self.dropout < 1):
             raise InputError(f"--dropout: expected at least 0 and less than 1, got {self.dropout}")
         if self.model == "transformer":
