@@ -19,6 +19,7 @@ from anyscore.backends.torch.nested import NestedAdapter
 from anyscore.backends.torch.repeated import RepeatedTorchCalls
 from anyscore.backends.torch.sparse import sparse_weights
 from anyscore.call.backend import (
+    AS_THEY_ARE,
     REPEATED,
     Adapter,
     Backend,
@@ -74,7 +75,7 @@ class Torch(Backend):
         return core.pack_keys(f)
 
     def adapter(self, query: Any, key: Any, value: Any) -> Adapter:
-        return NestedAdapter(query, key, value) if query.is_nested else Adapter()
+        return NestedAdapter(query, key, value) if query.is_nested else AS_THEY_ARE
 
 
 def _why_not(task: Task, options: Options) -> str | None:
