@@ -45,7 +45,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 @cache
 def _stood_for() -> tuple[str, ...]:
     """Name the scores, as their variants begin, that a sample leaves out."""
-    from table_scores import PAIRS, TABLE
+    from helpers.table_scores import PAIRS, TABLE
 
     return tuple(name.replace("_", "") for name in TABLE if name not in PAIRS)
 
