@@ -12,6 +12,9 @@ import typer
 
 from anyscore.lab.cli.bench import (
     QUICK_SHAPES,
+    Dtype,
+    Json,
+    Threads,
     carry_out,
     check_gpu,
     check_threads,
@@ -85,15 +88,8 @@ def bench(
             help="Compare calls of torch, jax, tensorflow or mxnet only, a small and a large one."
         ),
     ] = None,
-    threads: Annotated[
-        int | None, typer.Option(help="Threads of the CPU.", show_default="as many as PyTorch uses")
-    ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            help="float32 or bfloat16.", show_default="float32; with --device cuda: bfloat16"
-        ),
-    ] = None,
+    threads: Threads = None,
+    dtype: Dtype = None,
     minutes: Annotated[
         float | None,
         typer.Option(
@@ -114,9 +110,7 @@ def bench(
             show_default="runs/bench-DATE-TIME",
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the content of bench.json, and nothing else.")
-    ] = False,
+    as_json: Json = False,
     quiet: Annotated[bool, typer.Option(help="Print the summary alone.")] = False,
 ) -> None:
     """Check everything that the command line says about a benchmark, and pass it on."""

@@ -72,7 +72,7 @@ class Number:
         return self.like(x, e + self.eps / 2 * np.abs(x) + self.least)
 
     def stored(self) -> Number:
-        """As it is written to a tensor; float16 counts in steps of 2⁻²⁴ where it is smallest.
+        """Return the number as a tensor stores it; the smallest of float16 are multiples of 2⁻²⁴.
 
         The rounding is that of the largest number that may be there, |x| + e.
         """

@@ -143,7 +143,7 @@ class Entry:
         return float(at(x[..., None], (*self.n, self.i), 1)[0])
 
     def flag(self, x: Any) -> bool:
-        """What a key is marked with: shape (T_k,), (B, T_k) or (*lead, T_k)."""
+        """Return the mark of a key: shape (T_k,), (B, T_k) or (*lead, T_k)."""
         x = array(x)
         n = self.n[:1] if x.ndim == 2 and self.lead else self.n
         return bool(at(x, n, 1)[self.j])

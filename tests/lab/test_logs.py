@@ -1,4 +1,4 @@
-"""What is logged for TensorBoard, read back without our code."""
+"""Logs for TensorBoard are read back without the package's code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests of PyTorch share."""
+"""Fixtures that the tests of PyTorch share."""
 
 from __future__ import annotations
 

@@ -31,7 +31,7 @@ from anyscore.score.pairs import Pair
 _xp = load("jax")
 
 INTERPRET = False
-"""Whether to run the kernels in Pallas' interpreter, on any device, for tests."""
+"""True runs the kernels in Pallas' interpreter, on any device, for tests."""
 
 
 class StaticArgs(NamedTuple):

@@ -31,6 +31,18 @@ BENCH_HELP = (
     "Other libraries are compared by `python -m benchmarks` in the repository."
 )
 
+# Options that `python -m benchmarks` has too.
+Threads = Annotated[
+    int | None, typer.Option(help="Threads of the CPU.", show_default="as many as PyTorch uses")
+]
+Dtype = Annotated[
+    str | None,
+    typer.Option(help="float32 or bfloat16.", show_default="float32; with --device cuda: bfloat16"),
+]
+Json = Annotated[
+    bool, typer.Option("--json", help="Print the content of bench.json, and nothing else.")
+]
+
 
 def bench(
     shape: Annotated[
@@ -59,15 +71,8 @@ def bench(
     device: Annotated[
         str, typer.Option(help="cpu, or cuda: an NVIDIA GPU from Ampere on.")
     ] = "cpu",
-    threads: Annotated[
-        int | None, typer.Option(help="Threads of the CPU.", show_default="as many as PyTorch uses")
-    ] = None,
-    dtype: Annotated[
-        str | None,
-        typer.Option(
-            help="float32 or bfloat16.", show_default="float32; with --device cuda: bfloat16"
-        ),
-    ] = None,
+    threads: Threads = None,
+    dtype: Dtype = None,
     quick: Annotated[
         bool,
         typer.Option("--quick", help="Small sizes, few rounds, no memory: a minute or two."),
@@ -79,9 +84,7 @@ def bench(
             show_default="runs/bench-DATE-TIME",
         ),
     ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the content of bench.json, and nothing else.")
-    ] = False,
+    as_json: Json = False,
     quiet: Annotated[bool, typer.Option(help="Print only the place of the files.")] = False,
 ) -> None:
     """Check the options of a benchmark, and run it."""

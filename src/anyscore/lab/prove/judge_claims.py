@@ -1,4 +1,4 @@
-"""Whether a claim stands is judged by an interval, over seeds and test items, for each check.
+"""An interval over seeds and test items decides each check of a claim.
 
     low, high = mean ± t · error        (verdict/statistics.py), at a level of 1 − 0.05 / checks,
 
