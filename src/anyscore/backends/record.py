@@ -173,7 +173,7 @@ def keeps_scores(x: Operands, s: Settings) -> bool:
     backward need not compute them again. The result is False without values, for edges, for
     symbolic sizes, and for a bias after the outer function, which hides the values of φ.
     """
-    if x.value is None or x.rowptr is not None or (s.after and s.outer):
+    if x.value is None or x.rowptr is not None or (s.bias_after_outer and s.outer):
         return False
     keys, width = x.b.shape[-2], x.value.shape[-1]
     return type(keys) is type(width) is int and 0 < keys <= min(cpu.AT_ONCE, width)
@@ -252,7 +252,7 @@ def _task_of(xp: Ops, x: Operands, s: Settings, dtype: str) -> Task:
     pair = pair_named(s.pair)
     f = Factors(x.a, x.b, pair, x.weight, s.scale, key_bias=x.key_bias, outer=outer)
     task = Task(f, x.value, mask, mask is None, mask is not None, sizes, dtype)
-    bias = () if x.bias is None else (LoweredBias(x.bias, s.diagonal, s.after),)
+    bias = () if x.bias is None else (LoweredBias(x.bias, s.bias_is_diagonal, s.bias_after_outer),)
     task = task._replace(biases=bias) if bias else task
     if not s.normalizer:
         return task

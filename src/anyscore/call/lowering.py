@@ -16,7 +16,7 @@ from anyscore.modifiers.biases import LoweredBias, lower_biases
 from anyscore.modifiers.edge_biases import biases_of_edges, biases_of_terms
 from anyscore.modifiers.normalizers import as_normalizer
 from anyscore.ops import Array, Ops, framework
-from anyscore.ops.checks import Sizes, shown
+from anyscore.ops.checks import Sizes, brief
 from anyscore.score.base import Score
 from anyscore.score.checks import check_scores
 from anyscore.score.factors import Factors
@@ -175,7 +175,7 @@ def _call_along(
     )
     is_tensor = framework(scores) is not None
     if not is_tensor or xp.shape(scores)[-3:] != (edges.count, 1, 1):
-        got = f"shape {xp.shape(scores)}" if is_tensor else shown(scores)
+        got = f"shape {xp.shape(scores)}" if is_tensor else brief(scores)
         raise ValueError(
             f"score gave {got} for one query and one key of each edge, expected "
             f"(..., {edges.count}, 1, 1)."

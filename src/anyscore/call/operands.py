@@ -120,8 +120,9 @@ class Settings(NamedTuple):
     pair: the name of the pair. scale: a number. groups: query heads per key/value head. dropout:
     the rate, in [0, 1). dropout_period: dropout counts the leading indices of the output modulo it.
     lead: the leading dimensions of the output. outer, outer_scale: φ, see `outer.Outer`; "" for the
-    identity. scores: whether the results include the scores. diagonal: whether the bias has one
-    number per diagonal, in entry j − i + T_q − 1. after: whether the bias is added to φ(…) instead.
+    identity. scores: whether the results include the scores. bias_is_diagonal: whether the bias
+    has one number per diagonal, in entry j − i + T_q − 1. bias_after_outer: whether the bias is
+    added to φ(…) instead.
     normalizer: 0 is the softmax of s, 1 the sigmoid of s + sigmoid_bias, 2 the sigmoid of s +
     sigmoid_bias − log n for n attended keys.
     """
@@ -135,8 +136,8 @@ class Settings(NamedTuple):
     outer: str = ""
     outer_scale: float = 0.0
     scores: bool = False
-    diagonal: bool = False
-    after: bool = False
+    bias_is_diagonal: bool = False
+    bias_after_outer: bool = False
     normalizer: int = 0
     sigmoid_bias: float = 0.0
 

@@ -18,18 +18,18 @@ class PreparedKeys:
     """All that a score needs of keys (..., T_k, d_k); the result of `prepare_keys`.
 
     key: the keys. score: the class of the score. b, key_bias: the keys' part of its `Factors`.
-    packed: the keys packed for the fused implementation, None without packing. nothing: an empty
+    packed: the keys packed for the fused implementation, None without packing. empty_key: an empty
     key (0, d_k), computed once if possible.
     """
 
     static: ClassVar[tuple[str, ...]] = ("score",)
-    derived: ClassVar[tuple[str, ...]] = ("nothing",)
+    derived: ClassVar[tuple[str, ...]] = ("empty_key",)
     key: Array
     score: type[Score]
     b: Array
     key_bias: Array | None
     packed: Array | None
-    nothing: Array | None = None
+    empty_key: Array | None = None
 
     def bind(self, xp: Ops, score: Any, query: Array) -> Factors:
         """Return the factors of the query and these keys; only the query is lowered."""
@@ -39,8 +39,8 @@ class PreparedKeys:
                 f"the keys were prepared for the score {self.score.__name__}, got {got}: prepare "
                 "them with prepare_keys(key, score)."
             )
-        nothing = self.key[..., :0, :] if self.nothing is None else self.nothing
-        f = score.lower(xp, query, nothing)
+        empty_key = self.key[..., :0, :] if self.empty_key is None else self.empty_key
+        f = score.lower(xp, query, empty_key)
         if xp.shape(f.a)[-1] != xp.shape(self.b)[-1]:
             raise ValueError(
                 f"the keys were prepared for a score of width {xp.shape(self.b)[-1]}, got "
@@ -52,6 +52,6 @@ class PreparedKeys:
     def map(self, function: Callable[[Array], Array]) -> PreparedKeys:
         """Return these keys with a function applied to each differentiable tensor."""
         bias = None if self.key_bias is None else function(self.key_bias)
-        nothing = None if self.nothing is None else function(self.nothing)
+        empty_key = None if self.empty_key is None else function(self.empty_key)
         key, b = function(self.key), function(self.b)
-        return replace(self, key=key, b=b, key_bias=bias, nothing=nothing)
+        return replace(self, key=key, b=b, key_bias=bias, empty_key=empty_key)

@@ -15,7 +15,7 @@ from anyscore.call.task import Call, Options
 from anyscore.functional.attention import attend, attention
 from anyscore.hf.attention import NAME, register
 from anyscore.hf.layers import attention_layers, head_sizes
-from anyscore.hf.record import attend_by_ours, description, own_configs, say
+from anyscore.hf.record import attend_by_ours, description, own_configs, write_config
 from anyscore.layers.last_weights import snapshot
 from anyscore.layers.parameters import AnyScore, is_named
 from anyscore.layers.score_spec import ScoreSpec
@@ -37,10 +37,10 @@ _xp = load("torch")
 class Exchanged(Attention):
     """The score of an attention layer of transformers, which replaces the scaled dot product.
 
-    said: the description of the exchange in the config.
+    config_entry: the description of the exchange in the config.
     """
 
-    said: Mapping[str, Any]
+    config_entry: Mapping[str, Any]
 
     def forward(  # type: ignore[override]
         self,
@@ -129,7 +129,7 @@ def use(
     own_configs(model)
     _install(model, made)
     attend_by_ours(model)
-    say(model)
+    write_config(model)
     return model
 
 
@@ -158,7 +158,7 @@ def _make_all(
     made = {name: _make(name, found[name], score, given, of_score) for name in chosen}
     for layer in made.values():
         if layer is not None:
-            layer.said = description(score, options)
+            layer.config_entry = description(score, options)
     return made
 
 

@@ -87,17 +87,17 @@ def head_sizes(name: str, layer: nn.Module, given: Mapping[str, int | None]) -> 
     config = getattr(layer, "config", None)
     heads = _first(*(getattr(layer, x, None) for x in _HEADS))
     groups = _first(getattr(layer, "num_key_value_groups", None))
-    said = {"heads": heads, "head_dim": _first(*(getattr(layer, x, None) for x in _WIDTHS))}
+    known = {"heads": heads, "head_dim": _first(*(getattr(layer, x, None) for x in _WIDTHS))}
     heads = _first(given.get("heads"), heads, getattr(config, "num_attention_heads", None))
     if heads is not None and groups is not None:
-        said["kv_heads"] = heads // groups
-    for size, n in said.items():
+        known["kv_heads"] = heads // groups
+    for size, n in known.items():
         if n is not None and given.get(size) not in (None, n):
             raise ValueError(f"{size}={given[size]}, but {name} says {n}: leave it out.")
     sizes = {
         "heads": heads,
-        "kv_heads": _first(given.get("kv_heads"), said.get("kv_heads"), heads),
-        "head_dim": _first(given.get("head_dim"), said["head_dim"]),
+        "kv_heads": _first(given.get("kv_heads"), known.get("kv_heads"), heads),
+        "head_dim": _first(given.get("head_dim"), known["head_dim"]),
     }
     missing = " and ".join(f"{size}=" for size, n in sizes.items() if n is None)
     if missing:

@@ -9,8 +9,8 @@ from transformers import PreTrainedModel
 from anyscore.hf.attention import NAME, register
 from anyscore.hf.exchange import exchange
 from anyscore.hf.layers import attention_layers
-from anyscore.hf.record import in_base, said_of
-from anyscore.ops.checks import shown
+from anyscore.hf.record import name_in_base, read_config
+from anyscore.ops.checks import brief
 from anyscore.torch.weight import Weight
 
 M = TypeVar("M", bound=PreTrainedModel)
@@ -82,7 +82,7 @@ def _prepared(cls: Any) -> type:
         return type(cls.__name__, (cls,), {"_model_mapping": _Mapping(cls._model_mapping)})
     if not is_class or not issubclass(cls, PreTrainedModel):
         raise TypeError(
-            f"cls is {shown(cls)}, expected a model class of transformers, or an automatic one as "
+            f"cls is {brief(cls)}, expected a model class of transformers, or an automatic one as "
             "AutoModelForCausalLM."
         )
 
@@ -92,7 +92,7 @@ def _prepared(cls: Any) -> type:
             if isinstance(module, PreTrainedModel):
                 _check_config(module.config)
         for layer in attention_layers(model):
-            entry = said_of(model, layer)
+            entry = read_config(model, layer)
             if entry is None:
                 continue
             if entry["score"] is None:
@@ -108,8 +108,9 @@ def _prepared(cls: Any) -> type:
 
 def _check_config(config: Any) -> None:
     """Check the record of scores in a config: a user may have edited the file."""
-    said = getattr(config, NAME, None)
-    entries = list(said.values()) if isinstance(said, dict) else [] if said is None else [said]
+    record = getattr(config, NAME, None)
+    whole = [] if record is None else [record]
+    entries = list(record.values()) if isinstance(record, dict) else whole
     for entry in entries:
         if not (
             isinstance(entry, dict)
@@ -117,7 +118,7 @@ def _check_config(config: Any) -> None:
             and isinstance(entry.get("options", {}), dict)
         ):
             raise ValueError(
-                f"the config says {shown(entry)} of the scores: expected a score by its name and "
+                f"the config says {brief(entry)} of the scores: expected a score by its name and "
                 "options for each layer, as use() writes them; put back the config that was saved."
             )
 
@@ -128,7 +129,7 @@ def _check_all_said(model: PreTrainedModel, unexpected: Any) -> None:
     if not there:
         return
     for name in attention_layers(model):
-        if there & {name, in_base(model, name), f"{model.base_model_prefix}.{name}"}:
+        if there & {name, name_in_base(model, name), f"{model.base_model_prefix}.{name}"}:
             raise ValueError(
                 f"the files have the score of {name}, which their config does not say: it is said "
                 "in the config of the model that use() gets, so give it the whole that is saved. "

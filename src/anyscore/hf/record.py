@@ -42,14 +42,14 @@ def attend_by_ours(model: PreTrainedModel) -> None:
                 config._attn_implementation_internal = NAME
 
 
-def say(model: PreTrainedModel) -> None:
+def write_config(model: PreTrainedModel) -> None:
     """Write the scores of a model's layers into its configs."""
-    said = {id(config): config for config in _configs(model.config)}
-    for config in said.values():
+    configs = {id(config): config for config in _configs(model.config)}
+    for config in configs.values():
         vars(config).pop(NAME, None)
     first: dict[int, Any] = {}  # config → the outermost model that holds it
     for module in model.modules():
-        if isinstance(module, PreTrainedModel) and id(module.config) in said:
+        if isinstance(module, PreTrainedModel) and id(module.config) in configs:
             first.setdefault(id(module.config), module)
     for name, layer in attention_layers(model).items():
         exchanged: Any = layer._modules.get(NAME)
@@ -58,11 +58,11 @@ def say(model: PreTrainedModel) -> None:
         for holder, key in _holders(model, name):
             if first.get(id(holder.config)) is holder:
                 record = getattr(holder.config, NAME, {})
-                setattr(holder.config, NAME, {**record, key: exchanged.said})
+                setattr(holder.config, NAME, {**record, key: exchanged.config_entry})
                 break
 
 
-def said_of(model: PreTrainedModel, name: str) -> Mapping[str, Any] | None:
+def read_config(model: PreTrainedModel, name: str) -> Mapping[str, Any] | None:
     """Return the record of an attention layer in a model's configs; None if not exchanged."""
     for holder, key in _holders(model, name):
         entry: Mapping[str, Any] | None = (getattr(holder.config, NAME, None) or {}).get(key)
@@ -96,10 +96,10 @@ def _holders(model: PreTrainedModel, name: str) -> Iterator[tuple[PreTrainedMode
     for n in range(len(parts) - 1, -1, -1):
         holder: nn.Module = model.get_submodule(".".join(parts[:n]))
         if isinstance(holder, PreTrainedModel):
-            yield holder, in_base(holder, ".".join(parts[n:]))
+            yield holder, name_in_base(holder, ".".join(parts[n:]))
 
 
-def in_base(model: PreTrainedModel, name: str) -> str:
+def name_in_base(model: PreTrainedModel, name: str) -> str:
     """Return the name of a layer in the base model, which models with other heads share."""
     prefix = f"{model.base_model_prefix}."
     return name.removeprefix(prefix) if model.base_model is not model else name

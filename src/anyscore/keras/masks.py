@@ -13,7 +13,7 @@ import numpy as np
 
 from anyscore.keras.arguments import Shape, shapes
 from anyscore.keras.config import decode_tree, encode_tree
-from anyscore.masks.objects import Causal, Keep, Keys, Lengths, Mask, parts
+from anyscore.masks.objects import BooleanMask, Causal, Keys, Lengths, Mask, parts
 from anyscore.modifiers.biases import Bias
 from anyscore.ops.pytrees import TREES, flatten
 
@@ -107,11 +107,11 @@ def masks(
         (of_queries, of_values, of_keys), mask = _listed(mask), None
     masks: list[Mask] = []
     for part in parts(mask):
-        keep = part.keep if many and isinstance(part, Keep) else None
+        keep = part.keep if many and isinstance(part, BooleanMask) else None
         headless = keep is not None and len(getattr(keep, "shape", ())) == 3
-        masks.append(Keep(_with_heads(keep, "mask", of_tensors)) if headless else part)
+        masks.append(BooleanMask(_with_heads(keep, "mask", of_tensors)) if headless else part)
     if attention_mask is not None:
-        masks.append(Keep(_as_boolean(attention_mask, of_tensors, many)))
+        masks.append(BooleanMask(_as_boolean(attention_mask, of_tensors, many)))
     if of_keys is not None:
         masks.append(Keys(_padding(of_keys, "key", of_tensors[1])))
     if of_values is not None and of_values is not of_keys:

@@ -127,7 +127,7 @@ def _make(name: str, layer: Any, score: AnyScore, options: dict[str, Any]) -> Mu
     config = layer.get_config()
     for option in _NOT_OURS:
         if config.get(option) and (option, config[option]) != ("attention_axes", (1,)):
-            raise ValueError(f"{name} has {option}={config[option]!r}, which ours has not.")
+            raise ValueError(f"{name} has {option}={config[option]!r}, unknown to anyscore.")
     if layer.value_dim != layer.key_dim:
         raise ValueError(
             f"{name} has key_dim={layer.key_dim} and value_dim={layer.value_dim}, expected one."

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from anyscore.ops.checks import shown, suggest
+from anyscore.ops.checks import brief, suggest
 
 
 class InputError(Exception):
@@ -34,5 +34,5 @@ def check_name(what: str, name: str, known: Iterable[str], meant: str | None = N
     """
     names = list(known)
     if name not in names:
-        message = f"{what}: expected one of {', '.join(names)}, got {shown(name)}"
+        message = f"{what}: expected one of {', '.join(names)}, got {brief(name)}"
         raise InputError(f"{message}; {suggest(meant or name, names)}".rstrip("; "))

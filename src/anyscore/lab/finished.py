@@ -14,7 +14,7 @@ from anyscore.lab.forms import BOOL, LARGEST, NUMBER, PLAIN, TEXT, WHOLE, each, 
 from anyscore.lab.records import read_record
 from anyscore.lab.train.metrics import COLUMNS
 from anyscore.lab.trials import Outcome, Trial
-from anyscore.ops.checks import shown
+from anyscore.ops.checks import brief
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ def read_finished(folder: Path, name: str) -> Finished:
     trial = Trial(about["score"], about["seed"], about.get("learning_rate"))
     try:
         if trial.name != name:
-            raise ValueError(f"expected the trial {name}, found {shown(trial.name)}")
+            raise ValueError(f"expected the trial {name}, found {brief(trial.name)}")
         measures, rows = (
             {key: _array(x, key) for key, x in items[kind].items()}
             for kind in ("measures", "statistics")
@@ -107,7 +107,7 @@ def real(values: object) -> npt.NDArray[np.float64]:
     """
     x = np.asarray(values)
     if x.dtype.kind in "cmM":
-        raise TypeError(f"expected real numbers, got {shown(values)}")
+        raise TypeError(f"expected real numbers, got {brief(values)}")
     return np.asarray(x, np.float64)
 
 
@@ -117,7 +117,7 @@ def _array(values: object, name: str) -> npt.NDArray[np.float64]:
         return real(values)
     except (TypeError, ValueError, OverflowError):
         raise ValueError(
-            f"{shown(name)}: expected real numbers, or rows of as many, got {shown(values)}"
+            f"{brief(name)}: expected real numbers, or rows of as many, got {brief(values)}"
         ) from None
 
 
@@ -132,13 +132,13 @@ def check(outcome: object) -> None:
         x = _array(values, name)
         if x.ndim != 1 or not x.size:
             raise ValueError(
-                f"{shown(name)}: expected one number per test item, got shape {x.shape}"
+                f"{brief(name)}: expected one number per test item, got shape {x.shape}"
             )
         fits = np.abs(x) < LARGEST
         if not fits.all():
             i = int(np.argmin(fits))
             raise ValueError(
-                f"{shown(name)}: expected finite numbers, got {x[i]} for item {i} (they may be up "
+                f"{brief(name)}: expected finite numbers, got {x[i]} for item {i} (they may be up "
                 f"to {LARGEST:g})"
             )
         sizes.add(x.size)
@@ -146,7 +146,7 @@ def check(outcome: object) -> None:
         x = _array(rows, name)
         if x.ndim != 2 or not ((x >= 0) & (x <= _MOST) & (x == np.floor(x))).all():
             raise ValueError(
-                f"{shown(name)}: expected rows of finite numbers, counts up to {_MOST:,}, got "
+                f"{brief(name)}: expected rows of finite numbers, counts up to {_MOST:,}, got "
                 f"shape {x.shape}"
             )
         sizes.add(len(x))
@@ -154,8 +154,8 @@ def check(outcome: object) -> None:
         raise ValueError(f"expected the same number of test items throughout, got {sorted(sizes)}")
     for name, rows in outcome.statistics.items():
         if name not in COLUMNS:
-            raise ValueError(f"statistics: expected {' or '.join(COLUMNS)}, got {shown(name)}")
+            raise ValueError(f"statistics: expected {' or '.join(COLUMNS)}, got {brief(name)}")
         if len(rows[0]) != COLUMNS[name]:
             raise ValueError(
-                f"{shown(name)}: expected {COLUMNS[name]} numbers in a row, got {len(rows[0])}"
+                f"{brief(name)}: expected {COLUMNS[name]} numbers in a row, got {len(rows[0])}"
             )

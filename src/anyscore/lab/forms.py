@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeGuard
 
-from anyscore.ops.checks import shown
+from anyscore.ops.checks import brief
 
 LARGEST = 1e50
 """The bound of numbers that are computed with: squares, and sums of many, are still numbers."""
@@ -35,7 +35,7 @@ def numbers(values: Iterable[object]) -> list[float]:
 def _one(expected: str, holds: Callable[[Any], bool]) -> Form:
     def check(value: Any, place: str) -> None:
         if not holds(value):
-            raise ValueError(f"{place}: expected {expected}, found {shown(value)}")
+            raise ValueError(f"{place}: expected {expected}, found {brief(value)}")
 
     return check
 
@@ -92,7 +92,7 @@ def named(form: Form) -> Form:
     def check(value: Any, place: str) -> None:
         _OBJECT(value, place)
         for name, part in value.items():
-            form(part, f"{place}.{shown(name)[1:-1]}")
+            form(part, f"{place}.{brief(name)[1:-1]}")
 
     return check
 
@@ -112,6 +112,6 @@ def having(there: Mapping[str, Form], may_be: Mapping[str, Form] | None = None) 
         if missing:
             raise ValueError(f"{place}: expected {', '.join(missing)}, found no such value")
         for name, part in value.items():
-            forms.get(name, PLAIN)(part, f"{place}.{shown(name)[1:-1]}")
+            forms.get(name, PLAIN)(part, f"{place}.{brief(name)[1:-1]}")
 
     return check

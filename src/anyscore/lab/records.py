@@ -11,7 +11,7 @@ from typing import Any
 from anyscore.lab.errors import InputError
 from anyscore.lab.forms import Form
 from anyscore.lab.run_folder import file_in, write_whole
-from anyscore.ops.checks import shown
+from anyscore.ops.checks import brief
 
 FORMAT = 2
 
@@ -67,8 +67,8 @@ def read_record(
     version = record.get("format", FORMAT) if isinstance(record, dict) else FORMAT
     if isinstance(version, int) and not oldest <= version <= FORMAT:
         raise InputError(
-            f"{path}: expected format {FORMAT}, found {shown(version)}; use the release of "
-            f"anyscore that wrote it ({shown(record.get('anyscore'))})"
+            f"{path}: expected format {FORMAT}, found {brief(version)}; use the release of "
+            f"anyscore that wrote it ({brief(record.get('anyscore'))})"
         )
     try:
         form(record, path.stem)

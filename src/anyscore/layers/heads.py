@@ -12,7 +12,7 @@ from anyscore.call.lowering import Lowered, lower_mask
 from anyscore.functional.cache.prepare import PreparedKeys
 from anyscore.layers.parameters import AnyScore, is_named
 from anyscore.masks.lowered import zero_unread
-from anyscore.masks.objects import Keep, Mask, parts
+from anyscore.masks.objects import BooleanMask, Mask, parts
 from anyscore.ops import Array, Ops, framework
 from anyscore.ops.checks import check_size, check_tensors
 from anyscore.score.base import Init
@@ -196,7 +196,7 @@ def mask_inputs(
         if not isinstance(x, PreparedKeys) and len(xp.shape(x)) < 3:
             raise ValueError(f"{name} has shape {xp.shape(x)}, expected (batch, tokens, width).")
     for part in parts(mask):
-        if isinstance(part, Keep) and len(getattr(part.keep, "shape", ())) == 3:
+        if isinstance(part, BooleanMask) and len(getattr(part.keep, "shape", ())) == 3:
             raise ValueError(
                 f"mask has shape {tuple(part.keep.shape)}, expected (T_q, T_k) or four axes "
                 "with heads third from the end: for a mask without heads pass mask[:, None]."

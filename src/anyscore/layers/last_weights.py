@@ -17,7 +17,7 @@ from anyscore.masks.lowered import LoweredMask
 from anyscore.masks.lowered_edges import LoweredEdges
 from anyscore.modifiers.biases import LoweredBias
 from anyscore.ops import Array, Ops, load
-from anyscore.ops.checks import find_framework, shown
+from anyscore.ops.checks import brief, find_framework
 from anyscore.score.factors import Factors
 
 T = TypeVar("T")
@@ -178,7 +178,7 @@ def as_index(name: str, chosen: Any) -> list[int] | slice:
         numbers = list(chosen) if isinstance(chosen, list | tuple | range) else [chosen]
     if any(isinstance(i, bool) or not isinstance(i, Integral) for i in numbers):
         raise TypeError(
-            f"{name} must be an integer, a slice or a sequence of integers, got {shown(chosen)}."
+            f"{name} must be an integer, a slice or a sequence of integers, got {brief(chosen)}."
         )
     return chosen if isinstance(chosen, slice) else [int(i) for i in numbers]
 
@@ -256,7 +256,7 @@ def _cut(xp: Ops, x: Array, axis: int, places: list[int]) -> Array:
     first, last = places[0], places[-1]
     if places == list(range(first, last + 1)):  # a view
         return _at(x, axis, slice(first, last + 1))
-    return xp.pick(x, places, axis)
+    return xp.index_select(x, places, axis)
 
 
 def _index(xp: Ops, x: Array, axis: int, places: list[int], chosen: Chosen) -> Array:
@@ -264,7 +264,7 @@ def _index(xp: Ops, x: Array, axis: int, places: list[int], chosen: Chosen) -> A
     if not places or isinstance(chosen, Integral):
         return _at(x, axis, places[0] if places else slice(0, 0))
     in_order = places == list(range(xp.shape(x)[axis]))
-    return x if in_order else xp.pick(x, places, axis)
+    return x if in_order else xp.index_select(x, places, axis)
 
 
 def _at(x: Array, axis: int, place: int | slice) -> Array:

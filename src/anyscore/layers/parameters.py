@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from anyscore.modifiers.sinks import check_finite
 from anyscore.ops import Array
-from anyscore.ops.checks import shown, suggest
+from anyscore.ops.checks import brief, suggest
 from anyscore.score import SCORES, Concat
 from anyscore.score.base import Init, Score
 from anyscore.score.checks import KEY_PARAMETERS, POSITIVE
@@ -79,7 +79,7 @@ def sink_of_layer(sink: Any, heads: int | None) -> Parameter | float | None:
     if not isinstance(sink, Real):
         raise TypeError(
             "sink must be True for a learned one, a number for a fixed one, or None, got "
-            f"{shown(sink)}."
+            f"{brief(sink)}."
         )
     check_finite(sink)
     return float(sink)
@@ -168,4 +168,4 @@ def _check_scales(score: type[Score], arguments: Mapping[str, Any]) -> None:
                 f"{score.__name__} takes {', '.join(takes)}."
             )
         if scale is not None and not isinstance(scale, Real):
-            raise TypeError(f"{name} must be a number, got {shown(scale)}.")
+            raise TypeError(f"{name} must be a number, got {brief(scale)}.")

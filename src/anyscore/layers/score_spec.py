@@ -22,7 +22,7 @@ from anyscore.layers.parameters import (
     sink_of_layer,
 )
 from anyscore.ops import Array, Ops
-from anyscore.ops.checks import check_size, shown
+from anyscore.ops.checks import brief, check_size
 from anyscore.score.base import Score
 from anyscore.score.checks import check_widths
 
@@ -123,7 +123,7 @@ class ScoreSpec:
             )
         if not callable(score) and not isinstance(score, Score):
             raise TypeError(
-                f"score must be a name, a score object or a callable, got {shown(score)}."
+                f"score must be a name, a score object or a callable, got {brief(score)}."
             )
 
     def _check_hidden(self, d_q: int | None) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from numbers import Integral
 from typing import Any
 
-from anyscore.ops.checks import shown
+from anyscore.ops.checks import brief
 
 
 def choose_layers(names: Iterable[str], layers: Any) -> list[str]:
@@ -26,7 +26,7 @@ def choose_layers(names: Iterable[str], layers: Any) -> list[str]:
     wanted = [layers] if isinstance(layers, str | Integral) else layers
     if not isinstance(wanted, Iterable):
         raise TypeError(
-            f"layers must be numbers or names of attention layers, got {shown(layers)}."
+            f"layers must be numbers or names of attention layers, got {brief(layers)}."
         )
     chosen: set[str] = set()
     for x in wanted:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyscore.ops.checks import shown
+from anyscore.ops.checks import brief
 
 HOW = 'align="start", align="end" (the last query sees the last key), or offset='
 
@@ -16,7 +16,7 @@ HOW = 'align="start", align="end" (the last query sees the last key), or offset=
 def check_align(align: Any) -> None:
     """Raise ValueError: x is no alignment of queries."""
     if align not in (None, "start", "end"):
-        raise ValueError(f'align must be "start" or "end", got {shown(align)}.')
+        raise ValueError(f'align must be "start" or "end", got {brief(align)}.')
 
 
 def is_aligned(x: Any) -> bool:

@@ -15,7 +15,7 @@ from anyscore.masks.alignment import HOW, check_aligned, is_aligned
 from anyscore.masks.lowered import LoweredMask
 from anyscore.masks.offsets import check_whole
 from anyscore.ops import PLAIN, Array, Ops, framework, load
-from anyscore.ops.checks import broadcasts, shown
+from anyscore.ops.checks import brief, broadcasts
 
 
 @dataclass(frozen=True)
@@ -98,7 +98,7 @@ class MaskContext:
             ) from None
         except (TypeError, ValueError, RuntimeError):
             raise TypeError(
-                f"{name} is {shown(x)} ({type(x).__name__}), expected a number, a list or a tensor."
+                f"{name} is {brief(x)} ({type(x).__name__}), expected a number, a list or a tensor."
             ) from None
 
     def boolean(self, x: Any, name: str) -> Array:

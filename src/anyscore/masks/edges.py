@@ -22,7 +22,7 @@ from anyscore.masks.lowered_edges import LoweredEdges, pointers
 from anyscore.masks.objects import Mask
 from anyscore.masks.offsets import check_integer_vector, check_offsets, concrete_values
 from anyscore.ops import DTYPES, Ops, framework, load
-from anyscore.ops.checks import broadcasts, shown
+from anyscore.ops.checks import brief, broadcasts
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,7 +92,7 @@ class Edges(Mask):
         is_symbol = type(queries).__name__ == "SymInt"  # a size during an export of PyTorch
         is_integer = isinstance(queries, Integral) and not isinstance(queries, bool)
         if not is_symbol and not (is_integer and queries >= 0):
-            raise TypeError(f"queries must be an integer ≥ 0, got {shown(queries)}.")
+            raise TypeError(f"queries must be an integer ≥ 0, got {brief(queries)}.")
         kind = framework(edge_index)
         pairs = np.asarray(edge_index) if kind is None else edge_index
         pairs = pairs.astype(int) if kind is None and not pairs.size else pairs
@@ -207,7 +207,7 @@ def _check_order(order: np.ndarray[Any, Any] | None, col: np.ndarray[Any, Any] |
     n = col.size
     if order.shape != (n,) or not np.array_equal(np.sort(order), np.arange(n)):
         raise ValueError(
-            f"permutation is {shown(order)}, expected each of the {n} integers from 0 on once: the "
+            f"permutation is {brief(order)}, expected each of the {n} integers from 0 on once: the "
             "place of each edge in the caller's order."
         )
 

@@ -20,7 +20,7 @@ from anyscore.masks.context import MaskContext
 from anyscore.masks.lowered import LoweredMask
 from anyscore.masks.lowered_edges import AnyLowered, LoweredEdges
 from anyscore.ops import Array, Ops
-from anyscore.ops.checks import broadcasts, shown
+from anyscore.ops.checks import brief, broadcasts
 from anyscore.ops.pytrees import register_pytrees, tree
 
 
@@ -100,8 +100,8 @@ class All(Mask):
 
 
 @dataclass(frozen=True, eq=False)
-class Keep(Mask):
-    """A boolean array, True = may attend. A plain array passed as a mask becomes a `Keep`.
+class BooleanMask(Mask):
+    """A boolean array, True = may attend. A plain array passed as a mask becomes a `BooleanMask`.
 
     keep: rank ≥ 2, last dimensions {1, T_q} × {1, T_k}, leading ones broadcast as in NumPy.
     """
@@ -213,7 +213,7 @@ class Window(Mask):
         super().__post_init__()
         for name, width in (("left", self.left), ("right", self.right)):
             if width is not None and (isinstance(width, bool) or not isinstance(width, Integral)):
-                raise TypeError(f"{name} must be an integer ≥ 0 or None, got {shown(width)}.")
+                raise TypeError(f"{name} must be an integer ≥ 0 or None, got {brief(width)}.")
             if width is not None and width < 0:
                 raise ValueError(f"{name} must be ≥ 0, got {width}.")
             if width is not None:  # NumPy's integers overflow
@@ -259,13 +259,13 @@ def parts(mask: Any) -> list[Mask]:
 
 
 def as_mask(x: Any) -> Mask:
-    """Return x if it is a mask object, else x as a boolean array, `Keep`.
+    """Return x if it is a mask object, else x as a boolean array, `BooleanMask`.
 
     Raises TypeError: x is the class of a mask.
     """
     if isinstance(x, type) and issubclass(x, Mask):
         raise TypeError(f"mask is the class {x.__name__}: make a mask of it, {x.__name__}(...).")
-    return x if isinstance(x, Mask) else Keep(x)
+    return x if isinstance(x, Mask) else BooleanMask(x)
 
 
 def _at_end(mask: Window | Causal, xp: Ops, first: Array) -> Mask:

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from anyscore.ops import Ops, framework, load
-from anyscore.ops.checks import shown
+from anyscore.ops.checks import brief
 
 
 def check_integer_vector(x: Any, name: str) -> np.ndarray[Any, Any] | None:
@@ -16,7 +16,7 @@ def check_integer_vector(x: Any, name: str) -> np.ndarray[Any, Any] | None:
     if kind is None and not isinstance(x, list | tuple):
         if type(x) is object:  # the placeholder of a tensor in a tree
             return None
-        raise TypeError(f"{name} is {shown(x)} ({type(x).__name__}), expected integers (n,).")
+        raise TypeError(f"{name} is {brief(x)} ({type(x).__name__}), expected integers (n,).")
     xp = load(kind or "numpy")
     array = np.asarray(x, np.int64 if kind is None and not len(x) else None) if kind is None else x
     if "int" not in xp.dtype(array) or len(xp.shape(array)) != 1:

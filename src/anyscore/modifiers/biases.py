@@ -15,7 +15,7 @@ from typing import Any, ClassVar, NamedTuple
 
 from anyscore.masks.alignment import check_align, check_aligned
 from anyscore.ops import DTYPES, Array, Ops, accumulation, framework
-from anyscore.ops.checks import Sizes, broadcasts, check_devices, find_framework, shown
+from anyscore.ops.checks import Sizes, brief, broadcasts, check_devices, find_framework
 from anyscore.ops.pytrees import register_pytrees, tree
 
 MAX_POSITION = 2**30
@@ -66,9 +66,9 @@ class Bias:
         offset = self.offset
         if offset is not None and framework(offset) is None:
             if isinstance(offset, bool) or not isinstance(offset, int):
-                raise TypeError(f"offset must be an integer or a tensor (), got {shown(offset)}.")
+                raise TypeError(f"offset must be an integer or a tensor (), got {brief(offset)}.")
             if abs(offset) > MAX_POSITION:
-                raise ValueError(f"offset must be within ± 2³⁰, got {shown(offset)}.")
+                raise ValueError(f"offset must be within ± 2³⁰, got {brief(offset)}.")
 
     def tensors(self) -> dict[str, Array]:
         """Map field names to the fields that are tensors."""
@@ -130,9 +130,9 @@ class Relative(Bias):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.buckets not in ("clipped", "t5"):
-            raise ValueError(f'buckets must be "clipped" or "t5", got {shown(self.buckets)}.')
+            raise ValueError(f'buckets must be "clipped" or "t5", got {brief(self.buckets)}.')
         if framework(self.table) is None:
-            raise TypeError(f"table must be a tensor (heads, n), got {shown(self.table)}.")
+            raise TypeError(f"table must be a tensor (heads, n), got {brief(self.table)}.")
         shape = tuple(self.table.shape)
         if not shape or shape[-1] < 1 or (self.buckets == "clipped" and shape[-1] % 2 == 0):
             expected = "2R + 1" if self.buckets == "clipped" else "buckets"
@@ -200,7 +200,7 @@ class ALiBi(Bias):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.slopes is not None and framework(self.slopes) is None:
-            got = shown(self.slopes)
+            got = brief(self.slopes)
             raise TypeError(f"slopes must be a tensor (heads,) or (), or None, got {got}.")
 
     def values_at(self, xp: Ops, distances: Array, heads: int | None) -> Array:
@@ -247,7 +247,7 @@ def _lower(xp: Ops, bias: Any, name: str, query: Array, sizes: Sizes, after: boo
     if not is_object and framework(bias) is None:
         raise TypeError(
             f"{name} must be a tensor that broadcasts to (..., T_q, T_k), Relative(table) or "
-            f"ALiBi(slopes), got {shown(bias)}."
+            f"ALiBi(slopes), got {brief(bias)}."
         )
     tensors = bias.tensors() if is_object else {"": bias}
     tensors = {f"{name}.{field}".rstrip("."): x for field, x in tensors.items()}

@@ -25,7 +25,7 @@ from typing import Any, ClassVar, TypeAlias
 
 from anyscore.masks.lowered_edges import LoweredEdges
 from anyscore.ops import Array, Ops
-from anyscore.ops.checks import shown, suggest
+from anyscore.ops.checks import brief, suggest
 from anyscore.ops.pytrees import register_pytrees, tree
 
 
@@ -55,7 +55,7 @@ class Sigmoid:
         if self.bias is None:
             return
         if isinstance(self.bias, bool) or not isinstance(self.bias, Real):
-            raise TypeError(f"bias must be a number, or None for −log n, got {shown(self.bias)}.")
+            raise TypeError(f"bias must be a number, or None for −log n, got {brief(self.bias)}.")
         if not math.isfinite(self.bias):
             raise ValueError(f"bias must be finite, got {self.bias}.")
         object.__setattr__(self, "bias", float(self.bias))  # files take no NumPy numbers
@@ -76,7 +76,7 @@ def as_normalizer(x: Any) -> Normalizer:
         return x
     if not isinstance(x, str):
         names = ", ".join(map(repr, NORMALIZERS))
-        raise TypeError(f"normalizer must be one of {names}, or a Sigmoid(bias), got {shown(x)}.")
+        raise TypeError(f"normalizer must be one of {names}, or a Sigmoid(bias), got {brief(x)}.")
     if x not in NORMALIZERS:
         hint = suggest(x, NORMALIZERS, "no name is like it. ")
         raise ValueError(f"unknown normalizer {x!r}: {hint}Known: {', '.join(NORMALIZERS)}.")

@@ -18,7 +18,7 @@ from typing import Any
 
 from anyscore.modifiers.normalizers import stats_of
 from anyscore.ops import DTYPES, Array, Ops, accumulated, accumulation, framework
-from anyscore.ops.checks import Sizes, broadcasts, check_devices, find_framework, shown
+from anyscore.ops.checks import Sizes, brief, broadcasts, check_devices, find_framework
 
 
 def check_sink(xp: Ops, sink: Any, query: Array, sizes: Sizes) -> None:
@@ -31,7 +31,7 @@ def check_sink(xp: Ops, sink: Any, query: Array, sizes: Sizes) -> None:
     """
     if framework(sink) is None:
         if isinstance(sink, bool) or not isinstance(sink, Real):
-            raise TypeError(f"sink must be a number, or a tensor (heads,), got {shown(sink)}.")
+            raise TypeError(f"sink must be a number, or a tensor (heads,), got {brief(sink)}.")
         check_finite(sink, accumulation(xp.dtype(query)))
         return
     find_framework(query=query, sink=sink)
@@ -55,7 +55,7 @@ def check_finite(sink: Any, dtype: str = "float64") -> None:
     """
     if not abs(sink) < (1e308 if dtype == "float64" else 1e38):
         where = "" if sink != sink or sink in (math.inf, -math.inf) else f" in {dtype}"
-        raise ValueError(f"sink must be finite{where}, got {shown(sink)}: leave it out for none.")
+        raise ValueError(f"sink must be finite{where}, got {brief(sink)}: leave it out for none.")
 
 
 def apply_sink(

@@ -167,7 +167,7 @@ class Ops(Protocol):
     def take(self, x: Array, index: Array) -> Array:
         """Return x[index] along the last axis: x (..., n), index (..., m); others broadcast."""
 
-    def pick(self, x: Array, places: list[int], axis: int) -> Array:
+    def index_select(self, x: Array, places: list[int], axis: int) -> Array:
         """Return x at the indices `places` along an axis, in their order."""
 
     def take_rows(self, x: Array, index: Array) -> Array:

@@ -82,7 +82,7 @@ def check_integers(least: int, /, **integers: Any) -> None:
     """
     for name, n in integers.items():
         if isinstance(n, bool) or not isinstance(n, Integral):
-            raise TypeError(f"{name} must be an integer ≥ {least}, got {shown(n)}.")
+            raise TypeError(f"{name} must be an integer ≥ {least}, got {brief(n)}.")
         if n < least:
             raise ValueError(f"{name} must be ≥ {least}, got {n}.")
 
@@ -97,9 +97,9 @@ def check_numbers(least: float = -math.inf, most: float = math.inf, /, **numbers
         wanted += f" ≥ {least:g}"
     for name, x in numbers.items():
         if isinstance(x, bool) or not isinstance(x, Real):
-            raise TypeError(f"{name} must be {wanted}, got {shown(x)}.")
+            raise TypeError(f"{name} must be {wanted}, got {brief(x)}.")
         if not (math.isfinite(x) and least <= float(x) <= most):
-            raise ValueError(f"{name} must be {wanted}, got {shown(x)}.")
+            raise ValueError(f"{name} must be {wanted}, got {brief(x)}.")
 
 
 def check_switches(**switches: Any) -> None:
@@ -109,7 +109,7 @@ def check_switches(**switches: Any) -> None:
     """
     for name, x in switches.items():
         if not isinstance(x, bool):
-            raise TypeError(f"{name} must be True or False, got {shown(x)}.")
+            raise TypeError(f"{name} must be True or False, got {brief(x)}.")
 
 
 def check_devices(xp: Ops, query: Array, /, **tensors: Array) -> None:
@@ -163,19 +163,19 @@ def check_options(dropout: Any, dropout_seed: Any, impl: Any, softcap: Any = 0.0
     """
     # Most are Python floats, and isinstance with `Real` takes longer.
     if type(softcap) is not float and not _is_number(softcap):
-        raise TypeError(f"softcap must be a number ≥ 0, 0 for no cap, got {shown(softcap)}.")
+        raise TypeError(f"softcap must be a number ≥ 0, 0 for no cap, got {brief(softcap)}.")
     if softcap and not 1e-30 <= cast(float, softcap) <= 1e30:  # float32 holds it and its inverse
         raise ValueError(
-            f"softcap must be ≥ 0: 0 for no cap, else from 1e-30 to 1e30, got {shown(softcap)}."
+            f"softcap must be ≥ 0: 0 for no cap, else from 1e-30 to 1e30, got {brief(softcap)}."
         )
     if type(dropout) is not float and not _is_number(dropout):
-        raise TypeError(f"dropout must be a number in [0, 1), got {shown(dropout)}.")
+        raise TypeError(f"dropout must be a number in [0, 1), got {brief(dropout)}.")
     if not 0 <= float(dropout) < 1:
         raise ValueError(f"dropout must be in [0, 1), got {dropout}.")
     if dropout_seed is not None and type(dropout_seed) is not int:
         _check_seed(dropout_seed)
     if impl not in IMPLS:
-        raise ValueError(f"impl must be one of {', '.join(map(repr, IMPLS))}, got {shown(impl)}.")
+        raise ValueError(f"impl must be one of {', '.join(map(repr, IMPLS))}, got {brief(impl)}.")
 
 
 def _is_number(x: Any) -> bool:
@@ -237,7 +237,7 @@ def broadcasts(shape: tuple[int, ...], full: tuple[int, ...]) -> bool:
 _MOST = 60
 
 
-def shown(x: object) -> str:
+def brief(x: object) -> str:
     """Return `repr(x)` in one line, shortened if it is long."""
     text = " ".join(repr(x).split())
     return text if len(text) <= _MOST else f"{text[:_MOST]}…"

@@ -161,7 +161,7 @@ def segment_max(x: Array, index: Array, n: int) -> Array:
     return most.at[..., index].max(jax.lax.stop_gradient(x))
 
 
-def pick(x: Array, places: list[int], axis: int) -> Array:
+def index_select(x: Array, places: list[int], axis: int) -> Array:
     return jnp.take(x, np.array(places, np.int32), axis=axis)
 
 

@@ -178,10 +178,10 @@ def _reduced(function: Callable[..., Array], x: Array, axis: int, keepdims: bool
     return function(x, axis=axis, keepdims=keepdims)
 
 
-def pick(x: Array, places: list[int], axis: int) -> Array:
+def index_select(x: Array, places: list[int], axis: int) -> Array:
     if isinstance(x, mx.np.ndarray):
         return mx.np.take(x, mx.np.array(places, dtype="int64", ctx=x.ctx), axis=axis)
-    return of_host.pick(x, places, axis)
+    return of_host.index_select(x, places, axis)
 
 
 def stop_gradient(x: Array) -> Array:

@@ -167,7 +167,7 @@ def take(x: Array, index: Array) -> Array:
     return np.take_along_axis(x, np.broadcast_to(index, (*lead, index.shape[-1])), axis=-1)
 
 
-def pick(x: Array, places: list[int], axis: int) -> Array:
+def index_select(x: Array, places: list[int], axis: int) -> Array:
     return np.take(x, places, axis=axis)
 
 

@@ -215,7 +215,7 @@ def take(x: Array, index: Array) -> Array:
     return tf.gather(x, index, axis=-1, batch_dims=rank)
 
 
-def pick(x: Array, places: list[int], axis: int) -> Array:
+def index_select(x: Array, places: list[int], axis: int) -> Array:
     return tf.gather(x, places, axis=axis)
 
 

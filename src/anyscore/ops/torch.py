@@ -161,7 +161,7 @@ def take(x: Tensor, index: Tensor) -> Tensor:
     return torch.gather(x.expand(*lead, -1), -1, index.expand(*lead, -1))
 
 
-def pick(x: Tensor, places: list[int], axis: int) -> Tensor:
+def index_select(x: Tensor, places: list[int], axis: int) -> Tensor:
     return x.index_select(axis, torch.tensor(places, device=x.device))
 
 

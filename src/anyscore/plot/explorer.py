@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from anyscore.ops.checks import shown
+from anyscore.ops.checks import brief
 from anyscore.plot.page import document, part, write_whole
 from anyscore.plot.recording import Recording, to_numpy
 
@@ -39,7 +39,7 @@ def write_explorer(
     """Write the page; see `anyscore.plot.explore`."""
     found = _examples(recording)
     if not isinstance(title, str):
-        raise TypeError(f"title must be a text, got {shown(title)}.")
+        raise TypeError(f"title must be a text, got {brief(title)}.")
     count = _count(found)
     chosen = recording.chosen if isinstance(recording, Recording) else {}
     known = recording.layers if isinstance(recording, Recording) else list(found)
@@ -93,7 +93,7 @@ def _examples(recording: Recording | Mapping[str, Any]) -> dict[str, list[Weight
                 array = to_numpy(x, np.float32)
             except (TypeError, ValueError) as error:
                 raise TypeError(
-                    f"{name} is {shown(x)}, expected an array of weights (…, T_q, T_k): {error}."
+                    f"{name} is {brief(x)}, expected an array of weights (…, T_q, T_k): {error}."
                 ) from error
             if not 2 <= array.ndim <= 4:
                 raise ValueError(
@@ -106,7 +106,7 @@ def _examples(recording: Recording | Mapping[str, Any]) -> dict[str, list[Weight
     else:
         raise TypeError(
             f"explore shows what `record` gave, or a mapping from names to weights, got "
-            f"{shown(recording)}."
+            f"{brief(recording)}."
         )
     for name, weights in found.items():
         for w in weights:
@@ -157,7 +157,7 @@ def _check_names(side: str, labels: Any, layers: Sequence[str]) -> None:
     for name in labels if isinstance(labels, Mapping) else ():
         if name not in layers:
             raise ValueError(
-                f"{side} has labels of {shown(name)}, expected of {', '.join(map(repr, layers))}."
+                f"{side} has labels of {brief(name)}, expected of {', '.join(map(repr, layers))}."
             )
 
 
@@ -180,7 +180,7 @@ def _labels(side: str, labels: Any, layer: str, sizes: list[int]) -> Labels:
     for i, (texts, size) in enumerate(zip(each, sizes, strict=True)):
         for text in texts:
             if not isinstance(text, str):
-                raise TypeError(f"{side} must be texts, got {shown(text)}.")
+                raise TypeError(f"{side} must be texts, got {brief(text)}.")
         if len(texts) != size:
             raise ValueError(
                 f"{side} has {len(texts)} labels, but layer {layer!r} has {size} {side} in "
@@ -192,7 +192,7 @@ def _labels(side: str, labels: Any, layer: str, sizes: list[int]) -> Labels:
 
 def _listed(side: str, labels: Any) -> list[Any]:
     if isinstance(labels, str | bytes) or not isinstance(labels, Sequence):
-        raise TypeError(f"{side} must be a list of texts, or of such lists, got {shown(labels)}.")
+        raise TypeError(f"{side} must be a list of texts, or of such lists, got {brief(labels)}.")
     return list(labels)
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
-from anyscore.ops.checks import shown
+from anyscore.ops.checks import brief
 
 
 def part(name: str) -> str:
@@ -68,7 +68,7 @@ def file_of(path: Any) -> Path:
         does not exist.
     """
     if not isinstance(path, str | PathLike):
-        raise TypeError(f"path must name a file, got {shown(path)}.")
+        raise TypeError(f"path must name a file, got {brief(path)}.")
     if not str(path):
         raise ValueError("path is empty: expected the name of a file, such as attention.html.")
     file = Path(path)

@@ -14,7 +14,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from anyscore.layers.last_weights import as_index
 from anyscore.layers.select import choose_layers
-from anyscore.ops.checks import shown
+from anyscore.ops.checks import brief
 
 Weights = NDArray[np.float32]
 
@@ -250,7 +250,7 @@ def _four_axes(name: str, weights: Weights, choice: Mapping[str, Any]) -> Weight
     if len(shape) < 2:
         raise ValueError(f"{name} gave weights of shape {shape}, expected (…, T_q, T_k).")
     if choice and 0 in shape[:-2]:
-        slices = ", ".join(f"{axis}={shown(x)}" for axis, x in choice.items())
+        slices = ", ".join(f"{axis}={brief(x)}" for axis, x in choice.items())
         raise ValueError(f"{slices} chooses nothing in {name}, whose weights are then {shape}.")
     if len(shape) < 4:
         return weights.reshape(*(shape[:-2] or (1,)), 1, *shape[-2:])

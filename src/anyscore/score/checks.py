@@ -8,11 +8,11 @@ from typing import Any
 from anyscore.ops import DTYPES, Array, Ops, framework
 from anyscore.ops.checks import (
     Sizes,
+    brief,
     broadcasts,
     check_devices,
     check_tensors,
     find_framework,
-    shown,
 )
 from anyscore.score.base import Projection, Score
 
@@ -71,7 +71,7 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> 
         if isinstance(score, str | type) or not callable(score):
             raise TypeError(
                 f"score must be a score object, such as ScaledDot() or Additive(W_q, W_k, w_v), or "
-                f"a callable (query, key) → (..., T_q, T_k), got {shown(score)}."
+                f"a callable (query, key) → (..., T_q, T_k), got {brief(score)}."
             )
         return
     name, dtype = type(score).__name__, xp.dtype(query)
@@ -82,7 +82,7 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> 
         x = getattr(score, field)
         fixed = field in score.number_fields
         if fixed and not isinstance(x, Real):
-            raise TypeError(f"{name}.{field} must be a number, got {shown(x)}.")
+            raise TypeError(f"{name}.{field} must be a number, got {brief(x)}.")
         if field in tensors:
             continue
         if isinstance(x, Real) and not score.shapes[field]:
@@ -150,7 +150,7 @@ def _check_number(name: str, x: Any, dtype: str, positive: bool) -> None:
     if positive and x < least:
         raise ValueError(f"{name} must be ≥ {least} in {dtype}, got {x}.")
     if not abs(x) <= 1 / least**2:
-        raise ValueError(f"{name} must be a finite number in {dtype}, got {shown(x)}.")
+        raise ValueError(f"{name} must be a finite number in {dtype}, got {brief(x)}.")
 
 
 def check_widths(score: type[Score], d_q: int, d_k: int) -> None:

@@ -15,7 +15,7 @@ from anyscore.layers.last_weights import Chosen, select
 from anyscore.layers.parameters import AnyScore
 from anyscore.layers.texts import with_texts
 from anyscore.ops import load
-from anyscore.ops.checks import check_integers, shown
+from anyscore.ops.checks import brief, check_integers
 from anyscore.torch.layer import check_inputs
 from anyscore.torch.projecting import Projecting
 from anyscore.torch.torch_mha import NOT_FUSED, native_masks, with_floats
@@ -242,7 +242,7 @@ class MultiHeadAttention(Projecting):
         """
         if not isinstance(cache, Cache):
             made = "layer.make_cache(batch, capacity)"
-            raise TypeError(f"cache is {shown(cache)}, expected what {made} made.")
+            raise TypeError(f"cache is {brief(cache)}, expected what {made} made.")
         heads = {"W_k": self.kv_heads, "W_v": self.kv_heads}
         k, v = (split(_xp, self._project(self._batched(x, False), n), h) for n, h in heads.items())
         q, given = self._of_step(x)

@@ -136,7 +136,7 @@ def _make(name: str, layer: Any, score: AnyScore, options: dict[str, Any]) -> Re
             ("add_zero_attn", layer.add_zero_attn),
         ):
             if there:
-                raise ValueError(f"{name or 'the layer'} has {option}=True, which ours has not.")
+                raise ValueError(f"{name or 'the layer'} has {option}=True, unknown to anyscore.")
         widths, dropout = [layer.embed_dim, layer.kdim, layer.vdim], layer.dropout
     like = layer.out_proj.weight
     ours = Replaced(

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from anyscore.backends.torch.modes import is_compiling
-from anyscore.masks.objects import All, Causal, Keep, Keys, Mask
+from anyscore.masks.objects import All, BooleanMask, Causal, Keys, Mask
 
 
 class _NotFused:
@@ -63,7 +63,7 @@ def native_masks(
                 f"({batch * n_heads}, T_q, T_k), batch · n_heads first."
             )
         keep, numbers = allowed(attn_mask, "attn_mask")
-        masks.append(Keep(keep))
+        masks.append(BooleanMask(keep))
         floats = with_floats(numbers, floats)
     return All(tuple(masks)) if masks else None, floats
 

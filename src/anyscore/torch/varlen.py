@@ -12,7 +12,7 @@ from anyscore.functional.attention import AttentionOutput, attention
 from anyscore.masks.objects import Lengths, Window
 from anyscore.masks.offsets import check_integer_vector
 from anyscore.masks.sequences import Sequences
-from anyscore.ops.checks import shown
+from anyscore.ops.checks import brief
 from anyscore.score import ScaledDot
 from anyscore.score.base import Score
 
@@ -128,6 +128,6 @@ def _window(size: Any) -> list[int | None]:
         left, right = size
     except (TypeError, ValueError):
         raise TypeError(
-            f"window_size must be two integers (left, right), −1 for all, got {shown(size)}."
+            f"window_size must be two integers (left, right), −1 for all, got {brief(size)}."
         ) from None
     return [None if width == -1 else width for width in (left, right)]

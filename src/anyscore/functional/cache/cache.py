@@ -39,29 +39,29 @@ class Cache:
     b, key_bias, packed: the prepared keys (..., capacity, …), see `PreparedKeys`.
     values: (..., capacity, d_v).
     length: (), an integer, the number of tokens appended so far.
-    no_query: (..., 0, d_q).
+    empty_query: (..., 0, d_q).
     score: the class of the score.
     d_k: the width of keys.
     window: the largest number of tokens that a query attends, its own included; None: all. With a
         window, the token of position p is in row p mod capacity.
-    numbers: the scalar fields of the score, as text.
+    scalar_fields: the scalar fields of the score, as text.
 
     In PyTorch and NumPy the methods write to the buffers in place. In JAX they return another
     cache. A cache is a pytree of its tensors in PyTorch and JAX.
     """
 
-    static: ClassVar[tuple[str, ...]] = ("score", "d_k", "window", "numbers")
+    static: ClassVar[tuple[str, ...]] = ("score", "d_k", "window", "scalar_fields")
     derived: ClassVar[tuple[str, ...]] = ("prepared",)
     b: Array
     key_bias: Array | None
     packed: Array | None
     values: Array
     length: Array
-    no_query: Array
+    empty_query: Array
     score: type[Score]
     d_k: int
     window: int | None
-    numbers: str
+    scalar_fields: str
     prepared: PreparedKeys | None = None
 
     @property
@@ -94,12 +94,12 @@ class Cache:
             TypeError, ValueError: the shape or dtype of the tokens is not that of the cache; the
                 score is another; the cache is full; in PyTorch, tokens need gradients.
         """
-        check_score_of(score, self.score, self.numbers, "append(key, value")
+        check_score_of(score, self.score, self.scalar_fields, "append(key, value")
         before = self._known(key)
         if before is not None and before.append(self, key, value, score):
             return self
         find_framework(cache=self.values, key=key)
-        f, value = lower_tokens(key, value, score, self.no_query, self.values)
+        f, value = lower_tokens(key, value, score, self.empty_query, self.values)
         backend, buffers = backend_of(self.values)
         xp, count, wraps = backend.xp, tokens(value), self.window is not None
         bias, start = f.key_bias, self.length
@@ -199,7 +199,7 @@ class Cache:
         plain = mask is bias is bias_after is None and not options
         before = self._known(query) if plain else None
         if before is not None and query.shape[-2:-1] == (1,):
-            check_score_of(score, self.score, self.numbers, "attend(query")
+            check_score_of(score, self.score, self.scalar_fields, "attend(query")
             output = before.run(query, self.keys, self.values, score, self.length)
             if output is not None and self.length > 0:
                 return output
@@ -217,7 +217,7 @@ class Cache:
     ) -> dict[str, Any]:
         """Translate masks and biases from positions to buffer rows; add the cache's mask."""
         find_framework(query=query, cache=self.values)
-        check_score_of(score, self.score, self.numbers, "attend(query")
+        check_score_of(score, self.score, self.scalar_fields, "attend(query")
         check_rank("query", query)
         at = self._positions(tokens(query))
         own = self.mask(at.queries, causal)

@@ -10,7 +10,7 @@ from anyscore.call.autocast import autocast
 from anyscore.call.backend import Backend, Buffers
 from anyscore.functional.cache.prepare import empty_queries
 from anyscore.ops import DTYPES, FRAMEWORKS, Array, Ops, framework
-from anyscore.ops.checks import check_devices, check_tensors, find_framework, shown
+from anyscore.ops.checks import brief, check_devices, check_tensors, find_framework
 from anyscore.score.base import Score
 from anyscore.score.checks import check_call
 from anyscore.score.factors import Factors
@@ -42,7 +42,7 @@ def scalar_fields_of(score: Score) -> str:
     return " ".join(f"{n}={float(x)}" for n, x in vars(score).items() if isinstance(x, Real))
 
 
-def check_score_of(score: Any, held: type[Score], numbers: str, call: str) -> None:
+def check_score_of(score: Any, held: type[Score], scalar_fields: str, call: str) -> None:
     """Check that a score has the class and the scalar fields of the score of a cache.
 
     A field is not compared if one of the two scores holds a tensor there. call: the call to show
@@ -51,15 +51,16 @@ def check_score_of(score: Any, held: type[Score], numbers: str, call: str) -> No
     Raises ValueError: the class or a scalar field differs.
     """
     if type(score) is held:
-        own = scalar_fields_of(score) if numbers else ""  # most scores of layers have tensors alone
-        known, given = (dict(x.split("=") for x in text.split()) for text in (numbers, own))
+        # Most scores of layers have tensors alone.
+        own = scalar_fields_of(score) if scalar_fields else ""
+        known, given = (dict(x.split("=") for x in text.split()) for text in (scalar_fields, own))
         other = [name for name, x in known.items() if given.get(name, x) != x]
         if not other:
             return
         what, got = f"{held.__name__} with {other[0]}={known[other[0]]}", given[other[0]]
     else:
         what = f"the score {held.__name__}"
-        got = type(score).__name__ if isinstance(score, Score) else shown(score)
+        got = type(score).__name__ if isinstance(score, Score) else brief(score)
     raise ValueError(
         f"the cache holds keys of {what}, got {got}: pass the score that it was made for, {call}, "
         f"score={held.__name__}(...))."
@@ -215,7 +216,7 @@ def check_beams(xp: Ops, buffers: Buffers, beams: Any, b: Array, values: Array) 
         )
     batch = of_keys[0]
     if framework(beams) is None and not isinstance(beams, list | tuple | range):
-        raise TypeError(f"beams is {shown(beams)}, expected integers {(batch,)}.")
+        raise TypeError(f"beams is {brief(beams)}, expected integers {(batch,)}.")
     index = xp.array(beams, like=values)
     if "int" not in xp.dtype(index):
         raise TypeError(f"beams must be integers, got {xp.dtype(index)}.")

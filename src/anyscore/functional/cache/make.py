@@ -15,7 +15,7 @@ from anyscore.functional.cache.checks import (
 from anyscore.functional.cache.prepare import empty_queries
 from anyscore.kernels import cpu
 from anyscore.ops import Array
-from anyscore.ops.checks import check_integers, check_size, shown
+from anyscore.ops.checks import brief, check_integers, check_size
 from anyscore.ops.pytrees import register_pytrees
 from anyscore.score import ScaledDot
 from anyscore.score.base import Score
@@ -67,7 +67,7 @@ def make_cache(
     """
     register_pytrees()
     if not isinstance(score, Score):
-        raise TypeError(f"a cache is of a score object, such as ScaledDot(), got {shown(score)}.")
+        raise TypeError(f"a cache is of a score object, such as ScaledDot(), got {brief(score)}.")
     check_integers(1, capacity=capacity)
     check_size(window=window)
     if window is not None and window > capacity:

@@ -13,7 +13,7 @@ from typing import Any
 from anyscore.masks.alignment import is_aligned
 from anyscore.masks.context import MaskContext
 from anyscore.masks.lowered import LoweredMask
-from anyscore.masks.objects import Keep, Lengths, Mask, as_mask, parts
+from anyscore.masks.objects import BooleanMask, Lengths, Mask, as_mask, parts
 from anyscore.modifiers.biases import MAX_POSITION, Bias
 from anyscore.ops import Array, Ops
 
@@ -129,4 +129,4 @@ def mask_by_row(at: CachePositions, mask: Mask) -> Mask:
 
 
 def _name(mask: Mask) -> str:
-    return "a boolean array" if isinstance(mask, Keep) else type(mask).__name__
+    return "a boolean array" if isinstance(mask, BooleanMask) else type(mask).__name__

@@ -13,7 +13,7 @@ from anyscore.kernels import cpu
 from anyscore.masks.lowered import zero_unread
 from anyscore.masks.objects import parts
 from anyscore.ops import Array, Ops
-from anyscore.ops.checks import check_devices, check_tensors, find_framework, shown
+from anyscore.ops.checks import brief, check_devices, check_tensors, find_framework
 from anyscore.score import ScaledDot
 from anyscore.score.base import Score
 from anyscore.score.checks import KEY_PARAMETERS, check_score, parameters_of
@@ -59,7 +59,7 @@ def prepare_keys(
     """
     if not isinstance(score, Score):
         raise TypeError(
-            f"keys are prepared for a score object, such as ScaledDot(), got {shown(score)}."
+            f"keys are prepared for a score object, such as ScaledDot(), got {brief(score)}."
         )
     name = find_framework(key=key)
     backend = backends.load(name)

@@ -87,7 +87,7 @@ class KernelCall(FfiCall):
 
     def __call__(self, *operands: Array) -> list[Array]:
         given = dict(zip(self.operands, operands, strict=True))
-        if "bias" in given and self.settings.diagonal:
+        if "bias" in given and self.settings.bias_is_diagonal:
             return self._with_matrix(given)
         a, b, value = given["a"], given["b"], given.get("value")
         if value is None:  # one column of zeros, for an output that is dropped
@@ -118,7 +118,7 @@ class KernelCall(FfiCall):
             return LoweredBias(diagonals, True, False).matrix(_xp, queries, keys)
 
         bias, back = jax.vjp(matrix, given["bias"].astype(self.acc_dtype))
-        settings = self.settings._replace(diagonal=False)
+        settings = self.settings._replace(bias_is_diagonal=False)
         results = tuple(
             (name, bias.shape if name == "bias" else shape) for name, shape in self.results
         )

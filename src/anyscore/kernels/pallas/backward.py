@@ -127,7 +127,7 @@ def _slopes(tiles: Tiles, g: Any, i: Any, j: Any) -> tuple[Array, Array, Array, 
     outside = ds = jnp.where(mask, ds, 0)
     if slope is not None:
         ds = jnp.where(mask, ds * slope, 0)
-    return ds, z, mask, outside if s.settings.after else ds
+    return ds, z, mask, outside if s.settings.bias_after_outer else ds
 
 
 def _terms(

@@ -93,7 +93,7 @@ class Tiles:
         bias: Any = 0
         if self.has("bias"):
             bias = self.take("bias", g, self.queries(i), self.keys(j))
-        before, behind = (0, bias) if s.settings.after else (bias, 0)
+        before, behind = (0, bias) if s.settings.bias_after_outer else (bias, 0)
         total, slope = outer(s.settings.outer, s.settings.outer_scale, total + before)
         return total + behind, slope
 

@@ -282,7 +282,7 @@ def _add_to_bias(inputs: Inputs, ds: Tensor, first: int, target: Tensor) -> None
     again as rows one number shorter. Each row is then shifted right by one more column.
     """
     lead, (problems, queries, band) = target.shape[:-2], ds.shape
-    if not inputs.s.diagonal:
+    if not inputs.s.bias_is_diagonal:
         summed = inputs.sum_to(ds, torch.Size((*lead, queries, band)))
         target[..., first : first + band].copy_(summed)
         return

@@ -95,7 +95,7 @@ class Inputs:
         )
 
     def _of_pairs(self, bias: Tensor) -> Operand:
-        if not self.s.diagonal:
+        if not self.s.bias_is_diagonal:
             return self.operand(bias, 2)
         x = self.operand(bias[..., self.sizes.queries - 1 :], 2)  # from the diagonal of query 0 on
         return x._replace(row=-x.column)

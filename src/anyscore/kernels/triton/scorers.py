@@ -39,7 +39,7 @@ class Scorer(NamedTuple):
 
     def of_settings(self, s: Settings, **fields: Any) -> Scorer:
         """Return the scorer with the outer function of the settings, and with other fields."""
-        after = s.after and bool(s.outer)
+        after = s.bias_after_outer and bool(s.outer)
         return self._replace(outer=s.outer, outer_scale=float(s.outer_scale), after=after, **fields)
 
     @property

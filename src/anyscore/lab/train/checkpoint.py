@@ -21,7 +21,7 @@ from anyscore.lab.run_folder import part_of, write_whole
 from anyscore.lab.train.model import Model
 from anyscore.lab.train.models import new_model, shapes
 from anyscore.lab.train.settings import Settings
-from anyscore.ops.checks import shown
+from anyscore.ops.checks import brief
 
 _CONFIG, _TENSORS = "model.json", "model.safetensors"
 _FORM = having(
@@ -147,4 +147,4 @@ def _check_shapes(
     for name in sorted(expected.keys() | stored.keys()):
         if expected.get(name) != stored.get(name):
             there, wanted = stored.get(name, "nothing"), expected.get(name, "nothing")
-            raise ValueError(f"{shown(name)}: expected the shape {wanted}, found {there}")
+            raise ValueError(f"{brief(name)}: expected the shape {wanted}, found {there}")

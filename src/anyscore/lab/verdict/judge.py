@@ -21,7 +21,7 @@ from anyscore.lab.verdict.statistics import (
     pseudo_values,
     seeds_needed,
 )
-from anyscore.ops.checks import shown
+from anyscore.ops.checks import brief
 
 LEVEL = 0.95
 MATTERS = 1.0
@@ -75,8 +75,8 @@ def check_measured(trials: Iterable[Finished], measures: Sequence[Measure]) -> N
         for measure in measures[:2]:
             if measure.name not in has:
                 raise InputError(
-                    f"{trial.trial.name}: expected results named {shown(measure.name)}, found "
-                    f"{shown(has)}; judge by one that all trials have, or remove the trial"
+                    f"{trial.trial.name}: expected results named {brief(measure.name)}, found "
+                    f"{brief(has)}; judge by one that all trials have, or remove the trial"
                 )
 
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from torch.fx import Proxy
 
 from anyscore.functional.attention import attention
-from anyscore.ops.checks import check_size, shown
+from anyscore.ops.checks import brief, check_size
 from anyscore.torch.graphs.neighbours import Fill, Neighbours, neighbours_of
 from anyscore.torch.layer import Layer
 
@@ -60,17 +60,17 @@ class GraphLayer(Layer):
         both = in_channels if isinstance(in_channels, tuple | list) else (in_channels, in_channels)
         if len(both) != 2:
             raise ValueError(
-                f"in_channels must be a width or two, of sources and targets, got {shown(both)}."
+                f"in_channels must be a width or two, of sources and targets, got {brief(both)}."
             )
         if -1 in both:
             raise ValueError(
-                f"in_channels is {shown(in_channels)}, but widths are not found out at the first "
+                f"in_channels is {brief(in_channels)}, but widths are not found out at the first "
                 "call: pass those of the node features, data[...].num_features."
             )
         check_size(in_channels=both[0], out_channels=out_channels, heads=heads, edge_dim=edge_dim)
         check_size(in_channels=both[1])
         if not 0 <= dropout < 1:
-            raise ValueError(f"dropout must be in [0, 1), got {shown(dropout)}.")
+            raise ValueError(f"dropout must be in [0, 1), got {brief(dropout)}.")
         self.in_channels, self.out_channels, self.heads = in_channels, out_channels, heads
         self.concat, self.dropout, self.edge_dim = concat, dropout, edge_dim
         self.widths = tuple(both)
@@ -124,7 +124,7 @@ class GraphLayer(Layer):
         both = (x, x) if isinstance(x, Tensor) else x
         if not isinstance(both, tuple | list) or len(both) != 2:
             raise TypeError(
-                f"x is {shown(x)} ({type(x).__name__}), expected a tensor (nodes, width), or two, "
+                f"x is {brief(x)} ({type(x).__name__}), expected a tensor (nodes, width), or two, "
                 "of sources and of targets."
             )
         source, target = both
@@ -177,7 +177,7 @@ class GraphLayer(Layer):
                 continue
             if not isinstance(tensor, Tensor) or tensor.dim() != 2 or tensor.shape[1] != width:
                 is_tensor = isinstance(tensor, Tensor)
-                got = f"shape {tuple(tensor.shape)}" if is_tensor else shown(tensor)
+                got = f"shape {tuple(tensor.shape)}" if is_tensor else brief(tensor)
                 raise ValueError(f"x has {got} for {name}, expected (nodes, {width}).")
         _check_pairs(edge_index)
         if (edge_attr is None) != (self.lin_edge is None):
@@ -212,7 +212,7 @@ def _check_pairs(edge_index: Any) -> None:
     is_tensor = isinstance(edge_index, Tensor)
     is_sparse = is_tensor and edge_index.layout != torch.strided
     if is_sparse or not is_tensor or edge_index.dtype not in _INTEGERS:
-        dtype = str(edge_index.dtype).removeprefix("torch.") if is_tensor else shown(edge_index)
+        dtype = str(edge_index.dtype).removeprefix("torch.") if is_tensor else brief(edge_index)
         got = f"{dtype} ({edge_index.layout})" if is_sparse else dtype
         raise TypeError(
             f"edge_index is {got}, expected a dense tensor of integers (2, edges): sources and "

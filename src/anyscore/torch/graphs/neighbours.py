@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.utils.weak import WeakIdKeyDictionary
 
 from anyscore.masks.edges import Edges
-from anyscore.ops.checks import shown
+from anyscore.ops.checks import brief
 from anyscore.ops.torch import is_tracing, outside_inference
 from anyscore.ops.torch_masked import is_jit_tracing
 
@@ -70,7 +70,7 @@ class Neighbours:
         if fill not in _REDUCTIONS:
             known = ", ".join(map(repr, _REDUCTIONS))
             raise ValueError(
-                f"fill_value must be a number, a tensor or one of {known}, got {shown(fill)}."
+                f"fill_value must be a number, a tensor or one of {known}, got {brief(fill)}."
             )
         made = given.new_full((self.targets, width), 1.0 if fill == "mul" else 0.0)
         index = target[: given.shape[0], None].expand_as(given)

@@ -14,7 +14,7 @@ from anyscore.layers.parameters import AnyScore
 from anyscore.masks.objects import Keys
 from anyscore.masks.offsets import concrete_values
 from anyscore.ops import load
-from anyscore.ops.checks import check_integers, check_numbers, check_tensors, shown
+from anyscore.ops.checks import brief, check_integers, check_numbers, check_tensors
 from anyscore.ops.pytrees import named_tuple
 from anyscore.torch.attention import Attention
 from anyscore.torch.layer import Layer, check_inputs
@@ -267,7 +267,7 @@ def unvisited(nodes: Tensor, n: int) -> Tensor:
              [1, 1, 0]]], dtype=torch.int32)
     """
     if not isinstance(nodes, Tensor) or nodes.dtype not in (torch.int32, torch.int64):
-        got = nodes.dtype if isinstance(nodes, Tensor) else shown(nodes)
+        got = nodes.dtype if isinstance(nodes, Tensor) else brief(nodes)
         raise TypeError(f"nodes must be an integer tensor (B, steps), got {got}.")
     check_integers(0, n=n)
     values = concrete_values(_xp, nodes)
@@ -284,7 +284,7 @@ def _allowed(keys: Tensor, mask: Any, valid_lens: Any) -> Tensor:
     """Return booleans (B, T_k): True for keys that may be visited."""
     batch, n = keys.shape[:2]
     if mask is not None and getattr(mask, "shape", None) != (batch, n):
-        raise ValueError(f"mask is {shown(mask)}, expected booleans {(batch, n)}.")
+        raise ValueError(f"mask is {brief(mask)}, expected booleans {(batch, n)}.")
     return _booleans(keys, None if mask is None else Keys(mask), valid_lens)
 
 

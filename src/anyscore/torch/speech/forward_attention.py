@@ -8,7 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from anyscore.layers.parameters import AnyScore
-from anyscore.ops.checks import shown
+from anyscore.ops.checks import brief
 from anyscore.torch.attention import Attention
 from anyscore.torch.speech.forward_recurrence import forward_alignment, forward_steps
 from anyscore.torch.speech.location import LocationSensitive
@@ -54,7 +54,7 @@ class ForwardAttention(ScoredAttention):
     ) -> None:
         super().__init__(score, hidden, d_q, d_k)
         if agent is not None and not callable(agent):
-            raise TypeError(f"agent must be a module, or None, got {shown(agent)}.")
+            raise TypeError(f"agent must be a module, or None, got {brief(agent)}.")
         self.agent = agent
 
     def step(self, query: Tensor, state: State) -> Step:
@@ -67,7 +67,7 @@ class ForwardAttention(ScoredAttention):
         if self.agent is None:
             return step
         logits = self.agent(torch.cat([step.output, query], -1))
-        shape = tuple(logits.shape) if isinstance(logits, Tensor) else shown(logits)
+        shape = tuple(logits.shape) if isinstance(logits, Tensor) else brief(logits)
         if shape != (len(query), 1):
             raise ValueError(f"the agent gave {shape}, expected logits ({len(query)}, 1).")
         u = torch.sigmoid(logits)[:, 0]

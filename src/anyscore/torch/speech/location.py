@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from anyscore.ops.checks import check_numbers, check_size, check_switches, shown
+from anyscore.ops.checks import brief, check_numbers, check_size, check_switches
 from anyscore.ops.pytrees import named_tuple
 from anyscore.torch.speech.location_energies import COLUMNS, location_energies, toeplitz
 from anyscore.torch.speech.stepwise import State, StepwiseAttention, softmax
@@ -123,9 +123,9 @@ class LocationSensitive(StepwiseAttention):
         ):
             if x not in known:
                 options = ", ".join(map(repr, known))
-                raise ValueError(f"{name} must be one of {options}, got {shown(x)}.")
+                raise ValueError(f"{name} must be one of {options}, got {brief(x)}.")
         if window is not None and not _is_window(window):
-            raise ValueError(f"window must be (before, after), integers ≥ 0, got {shown(window)}.")
+            raise ValueError(f"window must be (before, after), integers ≥ 0, got {brief(window)}.")
         check_numbers(scale=scale)
         check_switches(bias=bias, smoothing=smoothing)
         self.query_size, self.key_size = query_size, key_size

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from anyscore.backends.torch.modes import check_reverse_mode
-from anyscore.ops.checks import shown
+from anyscore.ops.checks import brief
 
 
 def monotonic_alignment(p: Tensor, previous: Tensor | None = None) -> Tensor:
@@ -71,7 +71,7 @@ def check_matrix(**tensors: Any) -> None:
 
 def _check_floats(name: str, x: Any) -> None:
     if not isinstance(x, Tensor) or not x.is_floating_point():
-        got = x.dtype if isinstance(x, Tensor) else shown(x)
+        got = x.dtype if isinstance(x, Tensor) else brief(x)
         raise TypeError(f"{name} must be a tensor of floating point, got {got}.")
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from anyscore.masks.offsets import check_whole
 from anyscore.ops import DTYPES, load
-from anyscore.ops.checks import shown
+from anyscore.ops.checks import brief
 from anyscore.ops.pytrees import named_tuple, tree
 from anyscore.torch.layer import Layer, check_inputs
 from anyscore.torch.speech.weighted_sum import Spans, weighted_sum
@@ -180,7 +180,7 @@ class StepwiseAttention(Layer):
                 return
             got = f"that of another layer, {state.kind.name if state.kind else 'of no name'}"
         else:
-            got = "a whole Step: pass its state" if isinstance(state, Step) else shown(state)
+            got = "a whole Step: pass its state" if isinstance(state, Step) else brief(state)
         raise TypeError(
             f"state must be what start() of this layer gave, or its last step, got {got}."
         )
@@ -265,7 +265,7 @@ def _allowed(keys: Tensor, valid_lens: Any, mask: Any) -> Tensor | None:
         allowed = torch.arange(shape[1], device=keys.device) < lengths[:, None]
     if mask is not None:
         if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-            got = mask.dtype if isinstance(mask, Tensor) else shown(mask)
+            got = mask.dtype if isinstance(mask, Tensor) else brief(mask)
             raise TypeError(f"mask must be a boolean tensor, True = may be attended, got {got}.")
         if tuple(mask.shape) != shape:
             raise ValueError(f"mask has shape {tuple(mask.shape)}, expected {shape}.")
