@@ -1,4 +1,4 @@
-"""Caches that grow: one step at a time equals all at once, for every score and mask."""
+"""Steps on a growing cache equal one call with all tokens, for every score and mask."""
 
 from __future__ import annotations
 
@@ -24,13 +24,10 @@ from anyscore import (
 )
 from anyscore.kernels import cpu
 from helpers import oracle
-from helpers.growing_caches import KV, B, H, T, arrays, run, same, to
-from helpers.samples import NAMES, PAIRS, make_score, normal
+from helpers.growing_caches import FRAMEWORKS, KV, WITH_A_BIAS, B, H, T, arrays, run, same, to
+from helpers.samples import NAMES, make_score, normal
 
 SCORES = pytest.mark.parametrize("name", NAMES)
-WITH_A_BIAS = pytest.mark.parametrize("name", [*PAIRS, "Trilinear"])
-"""One score of each pair, and one whose keys have a bias."""
-FRAMEWORKS = pytest.mark.parametrize("framework", ["numpy", "torch"])
 CHUNKS: dict[str, list[int]] = {"steps": [1] * T, "prompt": [4, *[1] * 7], "parts": [2, 3, 1, 5]}
 
 
@@ -59,7 +56,7 @@ def test_against_the_formula(name: str) -> None:
 
 
 def _lengths(limit: list[int]) -> Any:
-    """Rows of the cache beyond a limit are padding, in each entry of the batch."""
+    """Return a mask of steps: rows of the cache from the limit of their example on are padding."""
     return lambda start, n: Lengths(limit)
 
 
@@ -70,7 +67,7 @@ def _left_padding(start: int, n: int) -> Any:
 
 
 OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    # of the cache, and of the call with everything at once
+    # options of the steps on a cache, and of the call with all tokens
     "lengths": ({"mask": _lengths([7, 2])}, {"mask": Causal() & Lengths([7, 2])}),
     "padding": (
         {"mask": _left_padding},
@@ -102,7 +99,7 @@ OPTIONS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 
 def _tensors(x: Any) -> Any:
-    """The arrays of an option as PyTorch's."""
+    """Return an option with its arrays as tensors of PyTorch."""
     if isinstance(x, Relative):
         return Relative(torch.tensor(x.table))
     return torch.tensor(x) if isinstance(x, np.ndarray) else x
@@ -127,7 +124,7 @@ def test_every_option(name: str, option: str, chunks: str, framework: str) -> No
 
 PADDING = np.array([0, 3])
 OF_POSITIONS: dict[str, tuple[Any, Any]] = {
-    # of the cache, at the step that begins at a position; and of the call with everything at once
+    # mask of the step that starts at a position, and mask of the call with all tokens
     "left padding": (lambda start: Interval(PADDING, None),) * 2,
     "interval": (lambda start: Interval([1, 2], 9),) * 2,
     "lengths": (lambda start: Lengths([5.0, 8]),) * 2,
@@ -147,7 +144,7 @@ OF_POSITIONS: dict[str, tuple[Any, Any]] = {
 @pytest.mark.parametrize("chunks", ["steps", "parts"])
 @pytest.mark.parametrize("masks", OF_POSITIONS.values(), ids=OF_POSITIONS)
 def test_masks_count_positions(masks: Any, chunks: str, window: int | None) -> None:
-    """Also where new tokens have taken the places of old ones, and by `valid_lens`."""
+    """Masks and `valid_lens` count positions, also after new tokens have replaced old ones."""
     xs = arrays()
     of_steps, at_once = masks
     own = Causal() if window is None else Window(window - 1, 0)
@@ -179,7 +176,7 @@ def test_rings(name: str, window: int, capacity: int, chunks: str, bias: Any) ->
 
 
 def test_tokens_that_all_attend() -> None:
-    """Without causal, as to a memory that grows."""
+    """With causal=False every query attends all tokens of the cache."""
     q, k, v = arrays()
     cache = make_cache(k[..., :4, :], v[..., :4, :], capacity=T)
     cache = cache.append(k[..., 4:7, :], v[..., 4:7, :])

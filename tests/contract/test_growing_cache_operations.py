@@ -1,4 +1,4 @@
-"""Caches that grow: reordered, copied, written in place, in any sequence of operations."""
+"""Growing caches are reordered, copied and written in place, in any sequence of operations."""
 
 from __future__ import annotations
 
@@ -19,19 +19,16 @@ from anyscore import (
     attention,
     make_cache,
 )
-from helpers.growing_caches import D_V, KV, B, D, H, T, arrays, same, to
-from helpers.samples import NAMES, PAIRS, make_score
+from helpers.growing_caches import D_V, FRAMEWORKS, KV, WITH_A_BIAS, B, D, H, T, arrays, same, to
+from helpers.samples import NAMES, make_score
 
 SCORES = pytest.mark.parametrize("name", NAMES)
-WITH_A_BIAS = pytest.mark.parametrize("name", [*PAIRS, "Trilinear"])
-"""One score of each pair, and one whose keys have a bias."""
-FRAMEWORKS = pytest.mark.parametrize("framework", ["numpy", "torch"])
 
 
 @FRAMEWORKS
 @WITH_A_BIAS
 def test_beams(name: str, framework: str) -> None:
-    """A cache that is reordered is one of the reordered history."""
+    """A reordered cache equals a cache of the reordered tokens."""
     score = make_score(name).map(to(framework))
     rng, beams = np.random.default_rng(0), 3
     cache, history = None, [np.zeros((beams, KV, 0, d)) for d in (D, D_V)]
@@ -63,8 +60,9 @@ def _operations(draw: Any) -> tuple[Any, ...]:
 @given(_operations(), st.sampled_from(["numpy", "torch"]))
 @settings(max_examples=150, deadline=None)
 def test_any_sequence_of_operations(case: tuple[Any, ...], framework: str) -> None:
-    """As the same on a list of all that came; what there is no room for is refused, and changes
-    nothing."""
+    """A cache equals a list of its tokens. An append beyond the capacity raises and changes
+    nothing.
+    """
     name, window, capacity, operations, seed = case
     rng, convert = np.random.default_rng(seed), to(framework)
     scale = 10.0 ** rng.integers(-2, 3)

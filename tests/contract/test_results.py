@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -146,15 +147,10 @@ def test_a_query_that_attends_nothing(arrays: Any, name: str, which: str, dropou
     score, inputs = leaves(make_score(name), *arrays)
     mask = NOTHING[which]()
     empty = torch.tensor(~np.broadcast_to(mask, (B, T_Q, T_K)).any(-1))
-    out = attention(
-        *inputs[:3],
-        score=score,
-        mask=mask,
-        dropout=dropout,
-        dropout_seed=1,
-        return_weights=True,
-        return_lse=True,
-    )
+    dropped = {"dropout": dropout, "dropout_seed": 1}
+    everything = {"return_weights": True, "return_lse": True}
+    call = partial(attention, *inputs[:3], score=score, mask=mask, **dropped, **everything)
+    out = call()
     assert (out.output[empty] == 0).all()
     assert (out.weights[empty] == 0).all()
     assert (out.lse[empty] == -math.inf).all()
@@ -168,15 +164,7 @@ def test_a_query_that_attends_nothing(arrays: Any, name: str, which: str, dropou
         assert all((g[1] == 0).all() for g in found[:3])
     # What the empty rows were given changes no gradient, of no parameter.
     inputs[0].data[empty] = 1e3
-    out = attention(
-        *inputs[:3],
-        score=score,
-        mask=mask,
-        dropout=dropout,
-        dropout_seed=1,
-        return_weights=True,
-        return_lse=True,
-    )
+    out = call()
     for g, h in zip(found, gradients(out, inputs), strict=True):
         torch.testing.assert_close(g, h)
 

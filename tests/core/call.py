@@ -80,7 +80,7 @@ class Call:
         """The numbers, as the core takes them."""
         return Settings(
             self.pair, self.scale, self.groups, self.dropout, self.repeats, self.lead, self.outer,
-            self.outer_scale, diagonal=self.diagonal, after=self.after,
+            self.outer_scale, bias_is_diagonal=self.diagonal, bias_after_outer=self.after,
         ).numbers  # fmt: skip
 
     def __repr__(self) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 from typer.testing import CliRunner, Result
 
 from anyscore.lab.bench.runner import Runner
+from anyscore.lab.bench.work import Shape
 from benchmarks.__main__ import app
 from benchmarks.rivals import find
 from benchmarks.work import Work
@@ -32,3 +33,16 @@ def check_refused(result: Result, message: str) -> None:
 def prepared(name: str, work: Work) -> dict[str, Any]:
     """Prepare a rival by its name, and return the answer."""
     return Runner("cpu").prepare(find(name, work), work)
+
+
+def check_right(name: str, framework: str, call: str, passes: str, projected: bool) -> None:
+    """Assert that a contestant of a framework is right, in each of its ways."""
+    shape = Shape(2, 5, 7, 11, 3)
+    work = Work(shape, passes=passes, framework=framework, call=call, lengths=True)
+    answer = prepared(name, work.to(projected=projected))
+    if name == "keras" and not projected:
+        assert answer["problem"] == "its layer projects nothing"
+        return
+    assert answer["problem"] is None
+    assert None not in answer["ways"].values()
+    assert answer["error"] < 1e-5

@@ -5,12 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 import torch
 
 from anyscore import make_cache
-from helpers.samples import normal
+from helpers.samples import PAIRS, normal
 
 B, H, KV, T, D, D_V = 2, 4, 2, 11, 5, 3
+WITH_A_BIAS = pytest.mark.parametrize("name", [*PAIRS, "Trilinear"])
+"""One score of each pair, and one whose keys have a bias."""
+FRAMEWORKS = pytest.mark.parametrize("framework", ["numpy", "torch"])
 
 
 def arrays(kv: int = KV, tokens: int = T) -> list[np.ndarray]:

@@ -118,7 +118,7 @@ def _may_attend(mask: Any, entry: Entry) -> bool:
         return all(_may_attend(one, entry) for one in mask.masks)
     if kind in RULES:
         return bool(RULES[kind](mask, entry))
-    keep = array(mask.keep if kind == "Keep" else mask)
+    keep = array(mask.keep if kind == "BooleanMask" else mask)
     return bool(at(keep[..., None], (*entry.n, entry.i, entry.j), 1)[0])
 
 

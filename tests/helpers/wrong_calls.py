@@ -7,6 +7,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+import pytest
 
 from anyscore import (
     Additive,
@@ -57,6 +58,22 @@ def call(framework: str, change: dict[str, Any], function: Callable[..., Any] = 
         to = np.asarray
     tensors, options = given(change, to)
     return function(*tensors, **options)
+
+
+def check_as_in_numpy(
+    change: dict[str, Any], parts: list[str], to: Callable[[np.ndarray], Any]
+) -> None:
+    """Assert that tensors made by `to` raise NumPy's error, and that its text has `parts`."""
+    with pytest.raises((TypeError, ValueError)) as expected:
+        call("numpy", change)
+    tensors, options = given(change, to)
+    with pytest.raises(type(expected.value)) as raised:
+        attention(*tensors, **options)
+    assert type(raised.value) is type(expected.value)
+    text = str(raised.value)
+    assert text == str(expected.value)
+    assert all(part in text for part in parts), text
+    assert "\n" not in text
 
 
 TENSOR = "expected a tensor of one of: NumPy, PyTorch, JAX, TensorFlow, MXNet."

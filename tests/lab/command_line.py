@@ -49,6 +49,17 @@ def check_help_does_not_wait_for_pytorch(command: str) -> None:
     subprocess.run([sys.executable, "-c", program], check=True, stdout=subprocess.DEVNULL)
 
 
+def check_quiet_when_its_reader_leaves(process: subprocess.Popen[str], seconds: float) -> None:
+    """Assert that a process ends without a word after its reader closed the pipe."""
+    assert process.stdout is not None
+    assert process.stderr is not None
+    process.stdout.readline()
+    process.stdout.close()
+    assert process.wait(timeout=seconds) == 1
+    assert process.stderr.read() == ""
+    process.stderr.close()
+
+
 def start(*arguments: object) -> subprocess.Popen[str]:
     # The shell that runs the tests may have told its children to ignore Ctrl-C.
     program = (

@@ -23,6 +23,7 @@ from anyscore import (
     plan,
     prepare_keys,
 )
+from frameworks.jax.agreement import agree
 from helpers.samples import normal
 
 B, H, T_Q, T_K, D, D_V = 3, 2, 4, 6, 5, 7
@@ -39,15 +40,6 @@ def score(*parameters: jax.Array) -> Score:
 
 
 PARAMETERS = tuple(score().tensors().values())
-
-
-def agree(call: Callable[[str], Any], rtol: float = 1e-11) -> None:
-    """Assert that `call` gives the same with impl="fused" and with impl="reference"."""
-    ours, exact = jax.tree.leaves(call("fused")), jax.tree.leaves(call("reference"))
-    assert len(ours) == len(exact) > 0
-    for x, y in zip(ours, exact, strict=True):
-        assert x.dtype == y.dtype
-        np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol * max(1, float(abs(y).max())))
 
 
 def total(impl: str, **options: Any) -> Callable[..., jax.Array]:

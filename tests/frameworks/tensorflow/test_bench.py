@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from anyscore.lab.bench.runner import Runner
-from anyscore.lab.bench.work import FORWARD, TRAINING, Shape
-from benchmarks.rivals import find
-from benchmarks.work import Work
+from anyscore.lab.bench.work import FORWARD, TRAINING
+from helpers.benchmark_command import check_right
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -17,14 +15,4 @@ from benchmarks.work import Work
 )
 @pytest.mark.parametrize("name", ["anyscore", "formula", "keras"])
 def test_all_variants_are_right(name: str, call: str, passes: str, projected: bool) -> None:
-    work = Work(
-        Shape(2, 5, 7, 11, 3), passes=passes, framework="tensorflow", call=call, lengths=True
-    )
-    work = work.to(projected=projected)
-    answer = Runner("cpu").prepare(find(name, work), work)
-    if name == "keras" and not projected:
-        assert answer["problem"] == "its layer projects nothing"
-        return
-    assert answer["problem"] is None
-    assert None not in answer["ways"].values()
-    assert answer["error"] < 1e-5
+    check_right(name, "tensorflow", call, passes, projected)

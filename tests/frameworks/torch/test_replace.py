@@ -140,7 +140,7 @@ def test_errors_leave_the_model_as_it_was() -> None:
     with pytest.raises(TypeError, match=r"model is a int, expected a torch.nn.Module"):
         replace(3)  # type: ignore[arg-type]
     for option in ("add_bias_kv", "add_zero_attn"):
-        with pytest.raises(ValueError, match=f"the layer has {option}=True, which ours has not"):
+        with pytest.raises(ValueError, match=f"the layer has {option}=True, unknown to anyscore"):
             replace(nn.MultiheadAttention(D, H, **{option: True}))
 
 

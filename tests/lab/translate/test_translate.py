@@ -27,7 +27,13 @@ from anyscore.lab.translate.translations import Notes, translate
 from anyscore.lab.translate.trials import find_trial
 from anyscore.lab.trials import Outcome, Trial
 from helpers.hang import HANG
-from lab.command_line import call, check_help_does_not_wait_for_pytorch, plain, start
+from lab.command_line import (
+    call,
+    check_help_does_not_wait_for_pytorch,
+    check_quiet_when_its_reader_leaves,
+    plain,
+    start,
+)
 
 WORDS = ["ab", "abc", "cab", "bcd", "dab", "acdb", "bad", "cda", "dcab", "bb", "ca", "adc"]
 
@@ -301,14 +307,7 @@ def test_ctrl_c_is_quiet_and_so_is_a_reader_that_leaves(run: Path, tmp_path: Pat
     assert process.stderr.read() == ""
     process.stdout.close()
     process.stderr.close()
-    process = start("translate", run, file, "--quiet")
-    assert process.stdout is not None
-    assert process.stderr is not None
-    process.stdout.readline()
-    process.stdout.close()
-    assert process.wait(timeout=HANG) == 1
-    assert process.stderr.read() == ""
-    process.stderr.close()
+    check_quiet_when_its_reader_leaves(start("translate", run, file, "--quiet"), HANG)
 
 
 def test_help_does_not_wait_for_pytorch() -> None:

@@ -58,7 +58,8 @@ def arguments(call: Call, **settings: Any) -> tuple[Operands, StaticArgs, Result
         array(call.d_output).astype(call.compute),
         *(jnp.asarray(d, call.compute) for d in (d_stats, d_scores)),
     )
-    same = {name: getattr(call, name) for name in ("outer", "outer_scale", "diagonal", "after")}
+    same = {"outer": call.outer, "outer_scale": call.outer_scale}
+    same |= {"bias_is_diagonal": call.diagonal, "bias_after_outer": call.after}
     s = Settings(
         call.pair, call.scale, call.groups, call.dropout, call.repeats, call.lead,
         **{**same, "scores": True, **settings},

@@ -27,6 +27,7 @@ from anyscore import (
 )
 from anyscore.kernels.pallas import attention as pallas
 from anyscore.score.factors import Factors
+from frameworks.jax.agreement import agree
 from frameworks.jax.pallas.pallas_calls import SOFTSIGN
 from helpers import far_rows
 from helpers.samples import normal
@@ -77,15 +78,6 @@ def total(impl: str, score: str = "additive", **options: Any) -> Callable[..., j
         return (found.output**2).sum() + jnp.sin(lse).sum()
 
     return of
-
-
-def agree(call: Callable[[str], Any], rtol: float = 1e-11) -> None:
-    """Assert that `call` gives the same with impl="fused" and with impl="reference"."""
-    ours, exact = jax.tree.leaves(call("fused")), jax.tree.leaves(call("reference"))
-    assert len(ours) == len(exact) > 0
-    for x, y in zip(ours, exact, strict=True):
-        assert x.dtype == y.dtype
-        np.testing.assert_allclose(x, y, rtol=rtol, atol=rtol * max(1, float(abs(y).max())))
 
 
 EVERYTHING = tuple(range(7))

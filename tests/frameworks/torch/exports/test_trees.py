@@ -30,7 +30,7 @@ from anyscore import (
     attention,
     prepare_keys,
 )
-from anyscore.masks.objects import Keep
+from anyscore.masks.objects import BooleanMask
 from anyscore.ops.pytrees import TREES, flatten, unflatten
 from anyscore.score import SCORES
 from helpers.hang import HANG
@@ -72,7 +72,7 @@ def objects() -> dict[str, tuple[Any, int]]:
         "list": (Lengths([1, 2, 3]), 3),
         "number": (Lengths(3), 1),
         "keys": (Keys(keep), 1),
-        "keep": (Keep(keep[:, None]), 1),
+        "keep": (BooleanMask(keep[:, None]), 1),
         "interval": (Interval(n, n + 2), 2),
         "half an interval": (Interval(stop=n), 1),
         "window": (Window(2, None, "end"), 0),
