@@ -1,4 +1,4 @@
-"""What all tests share: one thread, and the same random numbers on every run."""
+"""Fixtures of all tests, which run on one thread with the same random numbers in every run."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from hypothesis import settings
 from anyscore.functional import attention
 from anyscore.kernels import cpu
 from anyscore.kernels.own_pairs import compiler
-from helpers.browser import browser, open_file  # noqa: F401 (one browser for all)
+from helpers.browser import browser, open_file  # noqa: F401 (one browser for all tests)
 
 if find_spec("torch"):
     import torch
@@ -26,9 +26,7 @@ settings.load_profile("deterministic")
 
 
 def pytest_collection_finish() -> None:
-    """Exempt all that is imported and collected from garbage collection, which the benchmark
-    asks for hundreds of times.
-    """
+    """Exempt imports and collected tests from garbage collection: the benchmark collects often."""
     gc.collect()
     gc.freeze()
 
@@ -42,13 +40,13 @@ def _seeded() -> None:
 
 @pytest.fixture
 def no_core(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As if the C++ core were not there."""
+    """Hide the C++ core."""
     monkeypatch.setattr(cpu, "_problem", "it is not there")
 
 
 @pytest.fixture
 def misses(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """Lists the calls of `attention` that are looked at in full."""
+    """Return a list of the calls of `attention` that are checked in full."""
     seen: list[Any] = []
     whole = attention.attend
 
@@ -62,9 +60,9 @@ def misses(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 @pytest.fixture
 def kept_pairs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pairs of formulas can be compiled, and are kept for all tests; skipped elsewhere.
+    """Keep compiled pairs of formulas for all tests; skip the test without core or compiler.
 
-    A sample compiles them with -O1, in a third of the time.
+    A sample of the tests compiles pairs with -O1, in a third of the time.
     """
     if cpu.problem() is not None:
         pytest.skip("the C++ core is not built")

@@ -1,13 +1,14 @@
-"""Break one line after the other, and see whether the tests notice.
+"""Break one line after another, and report whether the tests fail.
 
     .venv/bin/python tests/mutate.py --count 50 --seed 1 --jobs 2
 
-Lines are drawn from src/anyscore (without the laboratory) and from csrc. In each one comparison,
-sign, number or word is changed, in a copy of the checkout: the checkout itself is never written to.
-A change in csrc is compiled for plain processors. Ctrl-C ends with the table of what is known.
+Lines are drawn from src/anyscore (without the laboratory) and from csrc. A mutant changes one
+comparison, sign, number or word of a line, in a copy of the checkout. The checkout itself is never
+written to. A change in csrc is compiled for plain processors. Ctrl-C ends with the table of the
+mutants so far.
 
-`--root` names another checkout, whose tests may lie as they did before they had rooms. What
-survives is to be read: a change may make no difference.
+`--root` names another checkout, also one with the earlier layout of tests. Read the mutants that
+survive: a change may make no difference.
 """
 
 from __future__ import annotations
@@ -47,7 +48,7 @@ NOT_CODE = re.compile(r'//[^\n]*|/\*.*?\*/|"(?:\\.|[^"\\\n])*"|^\s*#(?:\\\n|[^\n
 
 @dataclass(frozen=True)
 class Mutant:
-    """file: relative. start, end: places in its text. new: what stands there instead."""
+    """file: relative path. start, end: positions in its text. new: replacement of the text."""
 
     file: str
     line: int
@@ -68,7 +69,7 @@ def changed(word: str) -> str | None:
 
 
 def in_python(text: str) -> Iterator[tuple[int, int]]:
-    """Where words and signs begin and end that may be changed: no strings, no comments."""
+    """Yield (start, end) of words and signs outside strings and comments."""
     offsets = [0, *(m.end() for m in re.finditer("\n", text))]
     before = ""
     for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -89,7 +90,7 @@ def in_cpp(text: str) -> Iterator[tuple[int, int]]:
 
 
 def mutants(root: Path, only: str) -> list[list[Mutant]]:
-    """All mutants of each line that has any."""
+    """Return the mutants of each line that has some."""
     kinds = "csrc/*/*.h", "csrc/*/*.cpp", "src/anyscore/**/*.py"
     sources = [path for kind in kinds for path in root.glob(kind)]
     lines: dict[tuple[str, int], list[Mutant]] = {}
@@ -107,7 +108,7 @@ def mutants(root: Path, only: str) -> list[list[Mutant]]:
 
 GENERAL = ("tests/core", "tests/contract", "tests/helpers")
 TORCH = "tests/frameworks/torch", "tests/frameworks/hf"
-PLACES = (  # the first that the file's name matches: environment, and tests in order
+PLACES = (  # the first match of the file's name: environment, and tests in order
     (r"csrc/bindings/xla", {}, ("tests/frameworks/jax/test_core.py", "tests/frameworks/jax")),
     (r"csrc/", {}, (*GENERAL, *TORCH)),
     (r"triton", {"TRITON_INTERPRET": "1"}, ("tests/frameworks/triton",)),
@@ -119,7 +120,7 @@ PLACES = (  # the first that the file's name matches: environment, and tests in 
     (r"torch|autocast|trees", {}, (*TORCH, *GENERAL, "tests/frameworks/torch/exports")),
     (r"", {}, (*GENERAL, *TORCH)),
 )
-SAMPLED = (  # the same of `make test`
+SAMPLED = (  # the same for `make test`
     (
         r"csrc/bindings/xla|xla|ops/jax|backends/jax",
         {},
@@ -154,9 +155,9 @@ sys.exit(pytest.main(sys.argv[1:]))
 
 
 class Copy:
-    """A copy of a checkout to break: its sources, its tests, and the core as it was built.
+    """A copy of a checkout for mutants: sources, tests, and the built core.
 
-    sample: whether the tests are those of `make test`.
+    sample: whether to run the tests of `make test`.
     """
 
     def __init__(self, root: Path, folder: Path, python: Path, sample: bool) -> None:
@@ -168,7 +169,7 @@ class Copy:
         shutil.copy(core.stdout.strip(), folder / "src/anyscore")
 
     def judge(self, mutant: Mutant, seconds: float) -> str:
-        """'caught by …', 'survived', or what else came of it."""
+        """Return 'caught by …', 'survived', or another outcome."""
         if mutant.file.startswith("csrc/") and self.unbroken is None:
             core = self.compiled()
             if core is None:
@@ -199,7 +200,7 @@ class Copy:
         return how
 
     def compiled(self) -> Path | None:
-        """The core built for plain processors; None if that fails."""
+        """Build the core for plain processors; return its path, or None if the build fails."""
         build, folder = self.folder / "build/mutant", self.folder
         configure = [
             "cmake",
@@ -227,7 +228,7 @@ class Copy:
     def tested(
         self, mutant: Mutant, env: dict[str, str], seconds: float, only: list[str] | None = None
     ) -> tuple[str, str | None]:
-        """How the tests of the mutant's file end, or those in `only`; and the one that failed."""
+        """Run the tests of the mutant's file, or `only`; return (outcome, failed test or None)."""
         places = SAMPLED if self.sample else PLACES
         more, patterns = next((e, t) for p, e, t in places if re.search(p, mutant.file))
         found = (str(x) for pattern in patterns for x in sorted(self.folder.glob(pattern)))
@@ -259,7 +260,7 @@ class Copy:
         end = (done.stdout.strip() or done.stderr.strip()).splitlines()
         if done.returncode < 0:
             return f"caught by a crash, signal {-done.returncode}", None
-        if what:  # else Ctrl-C, or no test at all
+        if what:  # otherwise Ctrl-C, or no test
             return f"caught by {what[1]}", what[1]
         return f"not judged: pytest ended with {done.returncode}: {' '.join(end[-2:])}", None
 
@@ -312,7 +313,7 @@ def main() -> None:
 
 
 def table(found: dict[Mutant, str]) -> None:
-    """How many were caught, by what kind of file, and what survived."""
+    """Print the numbers of caught mutants by kind of file, and the others."""
     print()
     for start in ("src/", "csrc/"):
         some = [x for mutant, x in found.items() if mutant.file.startswith(start)]

@@ -1,11 +1,11 @@
-"""Processor seconds of the targets of a test run, beside what each may take.
+"""Processor seconds of the targets of a test run, beside their budgets.
 
     python tests/processor_seconds.py begin                     (forget an earlier run)
-    python tests/processor_seconds.py run contract pytest …     (run a command, note what it took)
+    python tests/processor_seconds.py run contract pytest …     (run a command, note its seconds)
     python tests/processor_seconds.py table test                (or test-all: print its targets)
 
-A target that outgrew its budget is marked, and nothing fails: these seconds depend on the machine.
-Whoever adds tests sees what they cost; whoever raises a budget says so in the same change.
+A target over its budget is marked, and nothing fails: these seconds depend on the machine. The
+table shows the cost of new tests. A change that raises a budget says so.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ import time
 from pathlib import Path
 
 FOLDER = Path("build/seconds")
-# By `make test` and `make test-all`, on two cores of an AMD EPYC of Zen 5, with a tenth to spare.
-# An EPYC of Zen 3 takes 2.3 times as long.
+# Seconds in `make test` and `make test-all` on two cores of an AMD EPYC (Zen 5), plus a tenth. An
+# EPYC (Zen 3) takes 2.3 times as long.
 BUDGETS = {
     "install": (130, 140), "contract": (220, 390), "lab": (135, 600), "torch": (45, 245),
     "tables": (85, 0), "types": (45, 45), "compare": (11, 11), "lint": (3, 3),
@@ -33,7 +33,7 @@ RUNS = "test", "test-all"
 
 
 def run(target: str, command: list[str]) -> int:
-    """Run a command; add its processor seconds, with those of its processes, to the target's."""
+    """Run a command; add the processor seconds of the command and its processes to the target's."""
     begun = time.monotonic()
     status = subprocess.run(command).returncode
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -45,7 +45,7 @@ def run(target: str, command: list[str]) -> int:
 
 
 def table(of: str) -> str:
-    """Return rows: target, processor seconds, budget in that run, and a mark of those over it."""
+    """Return rows of (target, processor seconds, budget in that run, mark if over the budget)."""
     lines = [f"{'target':18} {'processor s':>11} {'budget':>6}"]
     total = allowed = 0.0
     for path in sorted(FOLDER.glob("*.jsonl")):
@@ -60,7 +60,7 @@ def table(of: str) -> str:
 
 
 def main(arguments: list[str]) -> int:
-    """Do what the first argument says; return the status of a command that was run."""
+    """Run the subcommand; return the status of a command that was run."""
     match arguments:
         case ["begin"]:
             shutil.rmtree(FOLDER, ignore_errors=True)

@@ -1,4 +1,4 @@
-"""Setup that the tests of benchmarks share."""
+"""Processes that benchmark tests start find the package `benchmarks`."""
 
 from __future__ import annotations
 

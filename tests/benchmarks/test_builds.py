@@ -1,4 +1,4 @@
-"""`benchmarks/builds.py`: a build beside itself has the same bits, and no file is a sentence."""
+"""`benchmarks/builds.py`: a build has the bits of itself; a missing file gives one sentence."""
 
 from __future__ import annotations
 

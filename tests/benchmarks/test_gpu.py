@@ -1,4 +1,4 @@
-"""`python -m benchmarks --device cuda` without a GPU: whatever in it is no device's."""
+"""`python -m benchmarks --device cuda`: every step that needs no GPU."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ core = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not
 
 @pytest.fixture
 def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Tensors of a GPU's work lie on the CPU, and nothing is compiled."""
+    """Place the tensors of GPU work on the CPU, and compile nothing."""
     monkeypatch.setattr(Work, "_placed", lambda work, x: x.to(getattr(torch, work.dtype)))
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     for module in ("variants_torch", "stages_gpu"):
@@ -46,7 +46,7 @@ def on_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Time:
-    """A clock that others move."""
+    """A clock that moves only when other code adds to `now`."""
 
     now = 0.0
 
@@ -55,7 +55,7 @@ class Time:
 
 
 class Fake:
-    """A worker whose calls take as long as it is told; each request moves the clock."""
+    """A worker whose calls take `seconds`; each request moves the clock."""
 
     def __init__(self, clock: Time, seconds: float = 0.01, prepares: float = 1.0) -> None:
         self.clock, self.seconds, self.prepares = clock, seconds, prepares
@@ -89,7 +89,7 @@ class Fake:
 def contestants(
     workers: dict[str, Fake], clock: Time, limit: float, left: float
 ) -> tuple[list[Contestant], Hosts]:
-    """Prepared, one in each worker."""
+    """Return prepared contestants, one in each worker, and their hosts."""
     some = [Contestant(name, Rival(name, list), Work(TINY)) for name in workers]
     hosts = Hosts(lambda: Fake(clock))
     hosts.known.update(workers)
@@ -180,10 +180,10 @@ def test_what_is_right_is_what_the_reference_gives() -> None:
 @pytest.mark.parametrize("training", [False, True])
 @pytest.mark.parametrize("name", [x for x in ON_GPU if x not in ("flex, approximate", "keops")])
 def test_every_rival_is_right(name: str, training: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In plain PyTorch: nothing is compiled."""
+    """Every rival is right in plain PyTorch, without compilation."""
     if training and name in ("separable", "flex", "flex, sigmoid"):
         pytest.skip("not in training, or not without a GPU")
-    monkeypatch.setattr("benchmarks.variants_torch._SHARE", 1e-5)  # chunks of the formula
+    monkeypatch.setattr("benchmarks.variants_torch._SHARE", 1e-5)  # the formula runs in chunks
     work = Work(TINY, range="near", dtype="float32", device="cuda")
     work = work.to(passes=TRAINING) if training else work
     answer = prepared(name, work)
@@ -195,7 +195,7 @@ def test_every_rival_is_right(name: str, training: bool, monkeypatch: pytest.Mon
 
 @pytest.mark.filterwarnings("ignore")
 def test_flex_gives_gradients(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Traced with derivatives, which PyTorch refuses on the CPU, and computed plainly."""
+    """Flex attention gives gradients when traced; the test lifts PyTorch's refusal on the CPU."""
     module = pytest.importorskip("torch.nn.attention.flex_attention")
     if not hasattr(module, "_validate_device"):
         pytest.skip("PyTorch has changed inside")
@@ -288,7 +288,7 @@ def test_the_whole_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
         for entry in found["entrants"]:
             expected = "wrong: " if entry["name"] in ("dot", "flex, approximate") else ""
             if entry["name"] == "flex" and found["passes"] == TRAINING:
-                expected = "failed: "  # it has no backward here
+                expected = "failed: "  # flex has no backward on the CPU
             assert (entry["problem"] or "").startswith(expected)
             assert (entry["problem"] is None) == (expected == "")
             assert (entry["ms"] is None) == (expected != "" or found["part"].endswith("2T"))

@@ -1,4 +1,4 @@
-"""The part of the benchmark that compares layers over the edges of a graph."""
+"""The benchmark of layers over the edges of a graph."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def work(passes: str = FORWARD, **fields: Any) -> GraphWork:
 def test_every_layer_is_right(
     name: str, passes: str, degrees: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """With all targets checked, and with some."""
+    """Every layer is right, both if all targets are checked and if some are."""
     if name != OURS.name:
         pytest.importorskip("torch_geometric.nn")
     for checked in (3, 64):
@@ -66,8 +66,8 @@ def test_edges_fall_as_said_and_are_the_same_again() -> None:
         assert abs((index[1] == 0).float().mean() - first) < 0.03
 
 
-def test_the_size_of_the_bars_is_no_matrix() -> None:
-    """Who holds tensors of edges is expected to need these, no scores of all pairs."""
+def test_layers_over_edges_hold_no_matrix() -> None:
+    """A layer over edges is expected to hold tensors of edges, not the scores of all pairs."""
     large = GraphWork(GRAPH, "gatv2", TRAINING, edges=EDGES)
     for name in (OURS.name, "pyg"):
         assert find(name, large).bytes_held(large) < 2 * 2**30

@@ -1,4 +1,4 @@
-"""The parts of the benchmark on packed sequences, caches and a step of a speech model."""
+"""The benchmark of packed sequences, caches and a step of a speech model."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: every rival is right; the parts, their bars, and the command."""
+"""`python -m benchmarks`: every rival is right; the parts, their targets, and the command."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _short_turns(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def prepared(rival: Rival, work: Work) -> dict[str, Any]:
-    """Prepare a contestant, and return the answer."""
+    """Prepare a contestant; return the answer."""
     return Runner("cpu").prepare(rival, work)
 
 
@@ -86,7 +86,7 @@ def test_every_rival_is_right_beyond_attention(
 
 @pytest.mark.parametrize("task", ["sparsemax", "entmax15"])
 def test_the_truth_of_sparse_weights_is_their_definition(task: str) -> None:
-    """Weights are those of the simplex that score highest, with the entropy of each taken off."""
+    """Sparse weights maximise p · scores − Σ p^α / (α (α − 1)) over the simplex."""
     scores = 2 * torch.randn(3, 4, 6, dtype=torch.float64, generator=torch.manual_seed(0))
     weights = TASKS[task].plain(scores, torch.eye(6, dtype=torch.float64))
     assert torch.allclose(weights.sum(-1), torch.ones(3, 4, dtype=torch.float64))
@@ -113,7 +113,7 @@ def test_truth_in_pieces_is_truth(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("known", [RIVALS, ON_GPU, *IN_FRAMEWORKS.values()])
 def test_rivals_and_work_reach_other_processes(known: dict[str, Rival]) -> None:
-    """Without the inputs that a work has made."""
+    """A rival and its work survive pickling; the inputs that the work has made stay behind."""
     work = GraphWork(SHAPE, "gatv2", degrees="power law")
     assert work.query is work.query
     for rival in known.values():
@@ -141,7 +141,7 @@ def test_projections_and_lengths_in_torch(name: str, passes: str) -> None:
 
 
 def test_keops_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
-    """With symbolic matrices that are dense here: no C++ is compiled."""
+    """KeOps is right with dense tensors for its symbolic matrices; no C++ is compiled."""
     module = ModuleType("pykeops.torch")
     module.LazyTensor = Dense  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "pykeops.torch", module)
@@ -155,7 +155,7 @@ def test_keops_is_right(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 class Dense:
-    """The few operations of a KeOps LazyTensor that are used, on whole tensors."""
+    """The operations of a KeOps LazyTensor that the benchmark uses, on dense tensors."""
 
     def __init__(self, x: Any) -> None:
         self.x = x
@@ -247,7 +247,7 @@ def test_the_command_ends_with_a_table_and_three_files(tmp_path: Path) -> None:
 
 
 def weighs(mib: float | None, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let everybody take so much memory."""
+    """Set the measured memory of every contestant to `mib`."""
 
     monkeypatch.setattr("benchmarks.run.weigh", lambda *_: (mib, None))
 
@@ -297,7 +297,7 @@ def test_what_lies_beyond_attention_is_held_against_its_bars(
 
 
 def test_a_step_of_a_cache(tmp_path: Path) -> None:
-    """Ours gives what the formula does, a dot product over a cache of its own what a dot does."""
+    """anyscore's step equals the formula; a dot product over its own cache equals a dot product."""
     settings = Settings((SHAPE,), rivals=("dot",), parts=("cache",), pace=QUICK, quick=True)
     (result,) = bench(settings, tmp_path)["results"]
     assert result["task"] == "cache"

@@ -1,4 +1,4 @@
-"""Mistakes in biases: one clear error each, before any work."""
+"""Each mistake in a bias raises one clear error before any work."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def test_wrong_objects(make: Callable[[], Bias], message: str) -> None:
 
 @pytest.mark.parametrize(("queries", "keys"), [(1, 0), (0, 1), (0, 0), (0, 3), (2, 0)])
 def test_objects_where_there_is_nothing(queries: int, keys: int) -> None:
-    """Their gradients are 0."""
+    """A bias object of a call without queries or keys has a gradient of 0."""
     xs = [torch.randn(2, n, 3, requires_grad=True) for n in (queries, keys, keys)]
     table = torch.randn(5, requires_grad=True)
     output = attention(*xs, bias=Relative(table, align="start"))

@@ -1,4 +1,4 @@
-"""Biases with gradients: tensors of every shape, Relative and ALiBi, in a function and after."""
+"""Values and gradients of biases: tensors of every shape, `Relative` and `ALiBi`."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def inputs() -> list[np.ndarray]:
 def by_loops(
     score: Any, bias: np.ndarray, mask: Any, softcap: float = 0.0, after: bool = False
 ) -> tuple[np.ndarray, ...]:
-    """Output, weights, log-sum-exp and scores in float64; the bias in full shape."""
+    """Return output, weights, log-sum-exp and scores in float64; `bias` has the scores' shape."""
     query, key, value = inputs()
     s = oracle.scores(query, key, score, mask=mask)
     found = [np.zeros((*LEAD, T_Q, D_V)), np.zeros_like(s), np.zeros(s.shape[:-1]), s.copy()]
@@ -68,9 +68,9 @@ def by_loops(
 @pytest.mark.parametrize("after", [False, True])
 @pytest.mark.parametrize("name", NAMES)
 def test_values(name: str, after: bool, impl: str) -> None:
-    """Every score takes a bias, before an outer function of its own and after."""
+    """Every score takes a bias before its outer function and after it."""
     score, x = make_score(name), normal(H, T_Q, T_K)
-    if name in OUTER and not after:  # whose sums may not be negative
+    if name in OUTER and not after:  # sums of these scores may not be negative
         return
     exact = by_loops(score, np.broadcast_to(x, (*LEAD, T_Q, T_K)), MASK, after=after)
     given = {"score": score, "mask": MASK, "bias_after" if after else "bias": x, "impl": impl}
@@ -98,7 +98,7 @@ def test_shapes(shape: tuple[int, ...], softcap: float, after: bool, impl: str) 
 @pytest.mark.parametrize("kind", objects())
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 def test_objects(kind: str, framework: str, impl: str) -> None:
-    """They are the matrix of their formula, and learn as that."""
+    """Results and gradients of a bias object are those of the matrix of its formula."""
     x, make, entry = objects()[kind]
     bias = np.array([[[entry(h, i, j) for j in range(T_K)] for i in range(T_Q)] for h in range(H)])
     exact = by_loops(Dot(), np.broadcast_to(bias, (*LEAD, T_Q, T_K)), MASK)
@@ -113,7 +113,7 @@ def test_objects(kind: str, framework: str, impl: str) -> None:
 
 @pytest.mark.parametrize("bidirectional", [False, True])
 def test_buckets_of_t5_by_its_formula(bidirectional: bool) -> None:
-    """Up to 300 keys away, with the sizes that T5 has: 32 buckets, 128 keys."""
+    """Buckets of keys at most 300 away follow T5's formula, at T5's sizes: 32 buckets, 128 keys."""
     table = np.arange(32.0)
     query, key = np.zeros((1, 1)), np.zeros((301, 1))
     for offset in (0, 300):
@@ -142,7 +142,7 @@ def leaves(bias: np.ndarray) -> list[Tensor]:
 @pytest.mark.parametrize(("softcap", "after"), [(0.0, False), (1.5, False), (1.5, True)])
 @pytest.mark.parametrize("kind", [*objects(), *map(str, SHAPES)])
 def test_gradients(kind: str, softcap: float, after: bool, impl: str) -> None:
-    """First and second order, of all results."""
+    """First and second derivatives of all results agree with finite differences."""
     if kind in objects():
         x, make, _ = objects()[kind]
     else:
@@ -164,7 +164,7 @@ def test_gradients(kind: str, softcap: float, after: bool, impl: str) -> None:
 
 @IMPL
 def test_what_is_masked_is_not_read(impl: str) -> None:
-    """NaN and infinities of a bias where nobody attends reach nothing, gradients included."""
+    """NaN and infinities in masked entries of a bias change no result and no gradient."""
     x = normal(H, T_Q, T_K)
     clean, dirty = leaves(x), leaves(x)
     keep = torch.tensor(normal(H, T_Q, T_K) > -0.5)
@@ -184,7 +184,7 @@ def test_what_is_masked_is_not_read(impl: str) -> None:
 
 @IMPL
 def test_a_bias_of_minus_infinity(impl: str) -> None:
-    """It leaves a key no weight; a query that has nothing else gives 0."""
+    """A bias of −∞ gives a key the weight 0; the output of a query without other keys is 0."""
     bias = np.zeros((T_Q, T_K))
     bias[0, :3], bias[2] = -np.inf, -np.inf
     found = attention(*inputs(), bias=bias, return_weights=True, return_lse=True, impl=impl)
@@ -206,7 +206,7 @@ def test_a_nan_that_is_attended(impl: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32])
 @pytest.mark.parametrize("queries", [1, 2, T_Q])
 def test_half_precision_and_decoding(dtype: Any, queries: int) -> None:
-    """Gradients are sums of float32, given in the dtype of the bias; keys may come prepared."""
+    """Gradients are float32 sums in the dtype of the bias, with prepared keys too."""
     q, k, v = (torch.tensor(x, dtype=dtype) for x in inputs())
     q = q[..., :queries, :]
     table = torch.tensor(normal(H, 9), dtype=dtype).requires_grad_()
@@ -226,7 +226,7 @@ def test_half_precision_and_decoding(dtype: Any, queries: int) -> None:
 
 @IMPL
 def test_two_biases(impl: str) -> None:
-    """They add up; of two kinds, or around a function, the definition does."""
+    """Two biases add up. The reference adds biases of two kinds and biases around a function."""
     one, other = normal(H, T_Q, T_K), normal(T_K)
     both = attention(*inputs(), bias=one, bias_after=other, impl=impl)
     np.testing.assert_allclose(both, attention(*inputs(), bias=one + other), rtol=1e-12)
@@ -273,7 +273,7 @@ def test_sums_are_the_same_for_any_number_of_threads() -> None:
 
 
 def test_no_matrix_is_made_of_an_object() -> None:
-    """8,192 keys: a matrix would be 256 MiB a head."""
+    """No matrix of 8,192 × 8,192 entries is made of a bias object: it would take 256 MiB a head."""
     import tracemalloc
 
     q = np.zeros((1, 4, 8192, 2), np.float32)

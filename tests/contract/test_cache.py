@@ -1,4 +1,4 @@
-"""Prepared keys: what a call without them gives, and its gradients, computed once."""
+"""Keys prepared once give the results and gradients of calls with plain keys."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ pytestmark = WARNINGS
 B, H, KV, T_Q, T_K, D, D_V = 2, 4, 2, 3, 7, 5, 11
 SCORES = pytest.mark.parametrize("name", NAMES)
 WITH_A_BIAS = pytest.mark.parametrize("name", [*PAIRS, "Trilinear"])
-"""One score of each pair, and one whose keys have a bias."""
+"""One score of each pair, and one with a key bias."""
 IMPLS = pytest.mark.parametrize("impl", ["auto", "reference"])
 FRAMEWORKS = pytest.mark.parametrize("framework", ["numpy", "torch"])
 MASKS: dict[str, Any] = {
@@ -76,7 +76,7 @@ def test_as_a_call_without(name: str, mask: str, framework: str, impl: str) -> N
 
 @pytest.mark.parametrize("case", [name for name in CASES if name != "callable"])
 def test_every_score_of_the_table_finds_the_width_of_its_queries(case: str) -> None:
-    """Parameters of each head, projected inputs, other widths of the keys."""
+    """Parameters of each head, projections and keys of other widths work with prepared keys."""
     row = CASES[case]
     rng = np.random.default_rng(0)
     score = row.build(row.make(rng, (B, 6), (B, 2)), np.asarray)
@@ -93,7 +93,7 @@ def test_every_score_of_the_table_finds_the_width_of_its_queries(case: str) -> N
 @MASK
 @SCORES
 def test_gradients(name: str, mask: str, impl: str) -> None:
-    """Over several steps, of keys and parameters too."""
+    """Gradients of several steps with prepared keys, parameters' too, are those with plain keys."""
     found = []
     for is_prepared in (True, False):
         score, inputs = leaves(make_score(name), *arrays())
@@ -124,7 +124,7 @@ def test_the_core_is_used_and_packs_what_it_wants(framework: str) -> None:
 @pytest.mark.parametrize("fill", [np.nan, np.inf])
 @WITH_A_BIAS
 def test_what_no_query_may_attend_is_not_read(name: str, fill: float) -> None:
-    """Told when the keys are prepared, it reaches no gradient of a parameter either."""
+    """NaN in keys that `prepare_keys` masks reaches no gradient, not even a parameter's."""
     found = []
     for x in (0.0, fill):
         q, k, v = arrays()
@@ -151,7 +151,7 @@ def test_autocast(dtype: torch.dtype) -> None:
 
 
 def test_without_values() -> None:
-    """Fake tensors have none to pack."""
+    """Keys can be prepared as fake tensors, which hold no values to pack."""
     with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True):
         q, k, v = (torch.zeros(B, t, D) for t in (T_Q, T_K, T_K))
         score = Additive(None, None, torch.zeros(D))
@@ -302,7 +302,7 @@ def test_what_it_is() -> None:
 @FRAMEWORKS
 @WITH_A_BIAS
 def test_prepared_keys_are_a_snapshot(name: str, framework: str) -> None:
-    """Keys changed in place afterwards, as a cache that grows, change nothing, at any T_q."""
+    """Prepared keys stay the same when their keys are changed in place, at any T_q."""
     to = torch.tensor if framework == "torch" else np.array
     score = make_score(name).map(to)
     q, k, v = map(to, arrays())
@@ -318,7 +318,7 @@ def test_prepared_keys_are_a_snapshot(name: str, framework: str) -> None:
 
 @pytest.mark.parametrize("queries", [1, 2, 3])
 def test_the_gradient_of_a_snapshot_is_that_of_its_forward(queries: int) -> None:
-    """Projected keys, packed for the core or not: the case that was three answers."""
+    """Gradients are those of the keys when prepared, packed for the core or not."""
     w, q = torch.randn(8, requires_grad=True), torch.randn(2, queries, 8)
     b, v = torch.randn(2, 300, 8), torch.randn(2, 300, 3)
     score, found = Additive(None, None, w), []
@@ -343,7 +343,7 @@ def test_a_layer_takes_the_values_of_the_snapshot() -> None:
 
 @FRAMEWORKS
 def test_parameters_with_leading_dimensions_that_keys_lack(framework: str) -> None:
-    """What `attention` takes, `prepare_keys` takes."""
+    """`prepare_keys` accepts the parameters that `attention` accepts."""
     to = torch.tensor if framework == "torch" else np.asarray
     q, k, v = map(to, (normal(3, 2, T_Q, D), normal(1, 2, T_K, D), normal(1, 2, T_K, D_V)))
     for sigma in (normal(3, 2), normal(3, 1), normal(1, 1), normal(2)):

@@ -1,4 +1,4 @@
-"""Dropout: Philox4x32-10, the same everywhere, scaled, and drawn where no seed is given."""
+"""Dropout draws by Philox4x32-10 in every framework; without a seed the generator gives one."""
 
 from __future__ import annotations
 
@@ -21,9 +21,9 @@ FRAMEWORKS = pytest.mark.parametrize("framework", ["numpy", "torch"])
 def dropped(
     seed: Any, p: float = 0.5, shape: tuple[int, ...] = (2, 3, 5, 7), framework: str = "torch"
 ) -> np.ndarray:
-    """What is kept of the weights, (*lead, T_q, T_k), times T_k · (1 − p): 1 or 0.
+    """Return which weights dropout keeps, boolean (*lead, T_q, T_k).
 
-    Values are the identity and weights uniform, so that the output is the weights that are left.
+    Values are the identity and weights uniform, so the output times T_k · (1 − p) is 1 or 0.
     """
     *lead, queries, keys = shape
     q, k = np.zeros((*lead, queries, 1)), np.zeros((*lead, keys, 1))
@@ -49,7 +49,7 @@ def dropped(
     ],
 )  # fmt: skip
 def test_known_answers(counter: str, key: str, words: str, framework: str) -> None:
-    """The vectors that Random123 publishes for philox4x32, 10 rounds."""
+    """Philox gives the vectors that Random123 publishes for philox4x32 with 10 rounds."""
     xp = load(framework)
     array = np.array if framework == "numpy" else torch.tensor
     c, k = ([array(int(x, 16)) for x in text.split()] for text in (counter, key))
@@ -58,7 +58,7 @@ def test_known_answers(counter: str, key: str, words: str, framework: str) -> No
 
 
 def test_the_entries_dropped_are_philox_s() -> None:
-    """One word at a time, by the definition in the module: (⌊j/4⌋, i, n, 0) under the seed."""
+    """Dropout keeps the entries of the definition: counter (⌊j/4⌋, i, n, 0), the seed as key."""
     xp, seed, p = load("numpy"), (7 << 32) + 11, 0.3
     found = dropped(seed, p)
     for n, i, j in np.ndindex(6, 5, 7):
@@ -87,7 +87,7 @@ def test_seeds_of_smaller_types() -> None:
 
 
 def test_seeds_differ() -> None:
-    """Both words of the key count, and so does the sign."""
+    """Both words of a seed change the draw, and so does its sign."""
     found = [dropped(seed).tobytes() for seed in SEEDS]
     assert len(set(found)) == len(SEEDS)
 
@@ -101,7 +101,7 @@ def test_heads_rows_and_columns_differ() -> None:
 
 @FRAMEWORKS
 def test_independent_of_how_it_is_batched(framework: str) -> None:
-    """Entry (n, i, j) depends on those and the seed alone."""
+    """Entry (n, i, j) depends on n, i, j and the seed alone."""
     kept = dropped(3, shape=(2, 3, 5, 11), framework=framework)
     flat = kept.reshape(6, 5, 11)
     assert (dropped(3, shape=(6, 5, 11), framework=framework) == flat).all()
@@ -124,14 +124,14 @@ def test_grouped_and_broadcast_heads_drop_as_if_they_were_not() -> None:
 
 @pytest.mark.parametrize("p", [0.1, 0.5, 0.9])
 def test_rate(p: float) -> None:
-    """The share kept is 1 − p within five standard errors."""
+    """Dropout keeps a share of 1 − p of the weights, within five standard errors."""
     kept = dropped(11, p, shape=(1, 211, 307))
     assert abs(kept.mean() - (1 - p)) < 5 * math.sqrt(p * (1 - p) / kept.size)
 
 
 @FRAMEWORKS
 def test_expectation_is_the_output_without(framework: str) -> None:
-    """What is kept is scaled by 1/(1−p): over many rows alike, the mean is right."""
+    """Kept weights are divided by 1 − p, so the mean of many equal rows is the plain output."""
     p, rows = 0.3, 4001
     q, k, v = np.repeat(normal(1, 5), rows, 0), normal(7, 5), normal(7, 3)
     given = list(map(torch.tensor, (q, k, v))) if framework == "torch" else [q, k, v]
@@ -160,7 +160,7 @@ def test_weights_and_lse_are_those_before_dropout(framework: str) -> None:
 
 
 def test_with_a_mask() -> None:
-    """Dropout hits the same entries, whatever the mask."""
+    """Dropout drops the same entries with a mask as without."""
     q, k, v = np.zeros((5, 1)), np.zeros((7, 1)), np.eye(7)
     mask = normal(5, 7) > -0.5
     found = attention(q, k, v, mask=mask, dropout=0.5, dropout_seed=9) > 0
@@ -210,7 +210,7 @@ def test_a_given_seed_draws_nothing() -> None:
 
 @pytest.mark.parametrize("name", PAIRS)
 def test_gradcheck(name: str) -> None:
-    """The backward drops what the forward did."""
+    """The backward drops the same weights as the forward."""
     score, inputs = leaves(make_score(name), normal(3, 5), normal(7, 5), normal(7, 2))
     names = list(score.tensors())
     mask = normal(3, 7) > -1

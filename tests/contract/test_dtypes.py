@@ -1,9 +1,14 @@
-"""Half precision: accumulated in float32, rounded where a tensor of the input's dtype is made.
+"""Half precision is accumulated in float32 and rounded in each tensor of the input's dtype.
 
 Errors are against the oracle on the rounded inputs, in units of the dtype's eps times the largest
-entry. Measured: scores that round only the result stay below 0.47, which is the one rounding (half
-an eps); those that round a projection first reach 1.4 in weights, 0.6 in log-sum-exps and 2.7 in
-gradients; the plain callable, which squares in half precision, 1.4, 1.2 and 1.6.
+entry. One rounding is half an eps. Measured:
+
+    largest error of                 weights   log-sum-exp   gradients
+    scores that round the result        0.47          0.47        0.47
+    scores that round a projection      1.4           0.6         2.7
+    the plain callable                  1.4           1.2         1.6
+
+The plain callable squares in half precision.
 """
 
 from __future__ import annotations
@@ -25,7 +30,7 @@ from helpers.cases import OPTIONS, SCORES, case
 from helpers.oracle_gradients import gradients
 
 HALVES = ["torch.float16", "torch.bfloat16", "numpy.float16"]
-if find_spec("ml_dtypes"):  # which gives NumPy a bfloat16
+if find_spec("ml_dtypes"):  # ml_dtypes gives NumPy a bfloat16
     HALVES.append("numpy.bfloat16")
 EXACT_UNTIL_ROUNDED = {
     "dot", "scaled_dot", "scaled_dot_number", "scaled_dot_tensor", "scaled_dot_each", "gaussian",
@@ -39,7 +44,7 @@ ROWS = [
 
 
 def maker(half: str) -> Any:
-    """What makes tensors of that framework and dtype."""
+    """Return a function that converts an array to the framework and dtype of `half`."""
     framework, dtype = half.split(".")
     if framework == "torch":
         return lambda x: torch.as_tensor(x).to(getattr(torch, dtype))
@@ -64,7 +69,7 @@ def test_values(score: str, half: str) -> None:
     for shape, mask in ROWS:
         c = case(score, shape, mask)
         tensors, built = [to(x) for x in (c.query, c.key, c.value)], c.score.build(c.parameters, to)
-        # a mask's numbers in half precision too, where it has any
+        # The numbers of a mask are in half precision too.
         masking = c.masking(lambda x: to(x) if x.dtype.kind == "f" else x)
         exact = oracle.attend(*tensors, built, **masking)
         found = attention(*tensors, score=built, **masking, return_weights=True, return_lse=True)
@@ -86,8 +91,8 @@ def projections(shape: str) -> tuple[torch.Tensor, torch.Tensor]:
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 @pytest.mark.parametrize("score", SCORES)
 def test_gradients(score: str, dtype: Any) -> None:
-    """Of the values' gradient all; of GATv2 with projections no other: its slope jumps at 0, and
-    a rounded projection may stand on the other side.
+    """Every score has an exact gradient of the values. GATv2 with projections has no other to
+    check: its slope jumps at 0, and rounding may change the sign of a projection.
     """
 
     def leaf(x: np.ndarray) -> torch.Tensor:
@@ -118,7 +123,7 @@ def test_gradients(score: str, dtype: Any) -> None:
 @pytest.mark.parametrize("framework", ["torch", "numpy"])
 @pytest.mark.parametrize("lengths", [None, [2, 5]])
 def test_scores_beyond_float16(score: Any, framework: str, lengths: Any) -> None:
-    """Above 65504 float16 is infinite; the scores are float32, and so is the log-sum-exp."""
+    """Scores and log-sum-exp are float32: float16 is infinite above 65504."""
     to = maker(f"{framework}.float16")
     sign = 1 if isinstance(score, Dot | ScaledDot) else -1
     query, key = np.full((2, 3, 64), 100.0), np.full((2, 5, 64), sign * 100.0)
@@ -151,7 +156,7 @@ def test_sdpa_in_half_precision(score: Any, dtype: Any) -> None:
 
 
 def test_weights_of_many_keys_sum_in_float32() -> None:
-    """In float16 a sum of ones stops at 2048, in bfloat16 at 256."""
+    """Weights of many keys sum to 1. A sum of ones stops at 2048 in float16, at 256 in bfloat16."""
     for half in HALVES:
         to = maker(half)
         n = 5003
@@ -164,7 +169,7 @@ def test_weights_of_many_keys_sum_in_float32() -> None:
 
 @pytest.mark.parametrize("half", HALVES)
 def test_the_allowance_can_be_exceeded(half: str) -> None:
-    """One more rounding of half an eps is caught where only the result may be rounded."""
+    """A second rounding of half an eps fails where only the result may be rounded."""
     exact = np.array([[1.0, 0.5, -0.25]])
     near = allowance("dot", "output", half, exact)
     assert_near(exact, exact, near)

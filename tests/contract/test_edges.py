@@ -1,4 +1,4 @@
-"""Edges of a graph as a mask: against each query by itself with the keys of its edges."""
+"""Edges as a mask give each query the result of a call with the keys of its edges alone."""
 
 from __future__ import annotations
 
@@ -33,11 +33,9 @@ IMPLS = "auto", "reference"
 
 
 def pairs() -> np.ndarray:
-    """Sources and targets in no order: degrees of 0, 1 and of more than a tile, and duplicates."""
+    """Return shuffled sources and targets (2, E) with degrees 0, 1, > a tile, and duplicates."""
     rng = np.random.default_rng(3)
-    source = [
-        rng.integers(0, KEYS - 1, n) for n in (1, 130, 64, 65, 3)
-    ]  # nothing comes of the last
+    source = [rng.integers(0, KEYS - 1, n) for n in (1, 130, 64, 65, 3)]  # the last key has no edge
     target = [np.full(len(x), i) for i, x in enumerate(source)]
     source.append(np.full(70, 4)), target.append(rng.integers(5, QUERIES - 2, 70))
     both = np.stack([np.concatenate(source), np.concatenate(target)])
@@ -60,7 +58,7 @@ def inputs() -> list[np.ndarray]:
 def expected(
     name: str, *arrays: np.ndarray, bias: Any = 0.0, **changed: Any
 ) -> tuple[np.ndarray, ...]:
-    """Output, weights (..., E) in the order of EDGE_INDEX, log-sum-exp and scores, one by one."""
+    """Return output, weights (..., E) in EDGE_INDEX's order, log-sum-exp and scores, by loops."""
     query, key, value = arrays
     s = oracle.scores(query, key, make_score(name))[:, TARGET, SOURCE] + bias
     s = changed.get("function", lambda x: x)(s)
@@ -104,7 +102,7 @@ def test_values(name: str, impl: str, framework: str) -> None:
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_other_types(name: str, dtype: str) -> None:
-    """The kernel beside the definition, in the same type."""
+    """The kernel is as exact as the definition in the same dtype."""
     kind = getattr(torch, dtype)
     given = [torch.tensor(x).to(kind) for x in inputs()]
     score = make_score(name).map(lambda x: torch.tensor(x).to(kind))
@@ -118,7 +116,7 @@ def test_other_types(name: str, dtype: str) -> None:
 
 
 def expected_of_rounded(name: str, given: list[torch.Tensor], score: Any) -> tuple[np.ndarray, ...]:
-    """The definition in float64 of numbers that were rounded."""
+    """Return the results of the definition in float64 on the rounded inputs."""
     double = [x.double() for x in given]
     found = call(name, double, score.map(lambda x: x.double()), impl="reference")
     return tuple(x.numpy() for x in found)
@@ -129,7 +127,7 @@ def expected_of_rounded(name: str, given: list[torch.Tensor], score: Any) -> tup
     "options", [{}, {"softcap": 1.5}, {"dropout": 0.4, "dropout_seed": 7}], ids=str
 )
 def test_gradients(name: str, options: dict[str, Any]) -> None:
-    """Those of the kernels are those of the definition, of a bias and of parameters too."""
+    """Gradients of the kernels are the definition's, also of a bias and of parameters."""
     found = []
     for impl in IMPLS:
         score, xs = leaves(make_score(name), *inputs(), normal(HEADS, EDGES, seed=5))
@@ -288,13 +286,13 @@ def test_nan_reaches_who_attends_it(name: str, impl: str) -> None:
         return output.detach(), gradients((output[:, [0, 1]],), xs[:3])
 
     for which in (1, 2):
-        output, _ = run(which, KEYS - 1)  # which no edge comes from
+        output, _ = run(which, KEYS - 1)  # a key without edges
         assert torch.isfinite(output).all()
         output, _ = run(which, 4)
         bad = torch.isnan(output).any(-1).any(0)
         reached = np.isin(np.arange(QUERIES), TARGET[SOURCE == 4])
         assert np.array_equal(bad.numpy(), reached)
-    output, slopes = run(0, QUERIES - 1)  # which no edge leads to
+    output, slopes = run(0, QUERIES - 1)  # a query without edges
     assert torch.isfinite(output).all()
     assert all(torch.isfinite(x).all() for x in slopes)
     output, _ = run(0, 3)
@@ -305,8 +303,8 @@ def test_nan_reaches_who_attends_it(name: str, impl: str) -> None:
 @pytest.mark.parametrize("name", ["ScaledDot", "Laplace"])
 @pytest.mark.parametrize("shared", [False, True])
 def test_heads_that_are_views_of_rows_of_all_heads(name: str, dtype: str, shared: bool) -> None:
-    """Their rows are copied side by side, first: the same bits."""
-    assert EDGES > 4 * QUERIES  # that is for rows that are gathered often
+    """Heads that are views give the same bits: their rows are first copied side by side."""
+    assert EDGES > 4 * QUERIES  # only rows that are gathered often are copied
     found = []
     for apart in (True, False):
         xs = [torch.tensor(x).to(getattr(torch, dtype)) for x in inputs()]

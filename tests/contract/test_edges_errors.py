@@ -1,4 +1,4 @@
-"""Mistakes in edges, each named before any work."""
+"""Each mistake in edges raises an error that names the mistake, before any work."""
 
 from __future__ import annotations
 

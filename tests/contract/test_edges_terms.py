@@ -1,4 +1,4 @@
-"""Terms of edges: a score of each query and its keys, each with what its edge adds to it."""
+"""Terms of edges: an edge adds its term to its key before the key is scored."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ PAIRS = np.stack([SOURCE, TARGET])[:, ORDER]
 IMPLS = "auto", "reference"
 WEIGHT = normal(WIDTH, seed=9)
 
-# Each score of rows a and b = key + term, in NumPy.
+# Scores of rows a and b = key + term, in NumPy.
 FORMULAS: dict[str, tuple[Any, Any]] = {
     "additive": (
         lambda to: Additive(None, None, to(WEIGHT)),
@@ -65,7 +65,7 @@ def inputs() -> list[np.ndarray]:
 
 
 def expected(name: str, *arrays: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """The output, and scores (..., E)."""
+    """Return the output and the scores (..., E)."""
     query, key, value, term = arrays
     source, target = PAIRS
     s = FORMULAS[name][1](query[:, target], key[:, source] + term)
@@ -90,7 +90,7 @@ def attend(name: str, arrays: Any, **options: Any) -> Any:
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 @pytest.mark.parametrize("scale", [1.0, 200.0])
 def test_values(name: str, impl: str, framework: str, scale: float) -> None:
-    """Large terms too: tanh has to know the range of keys with their terms."""
+    """Results with large terms are exact: tanh needs the range of keys with their terms."""
     query, key, value, term = inputs()
     arrays = [query, key, value, scale * term]
     to = np.asarray if framework == "numpy" else torch.tensor
@@ -202,7 +202,7 @@ def test_same_bits_for_any_number_of_threads() -> None:
 
 
 def test_parameters_of_scores_and_copies() -> None:
-    """Terms stand beside projections, and are no part of what edges are remembered by."""
+    """Terms are added to projected keys. Edges with other terms give other results."""
     W_q, W_k, w = normal(6, WIDTH), normal(6, WIDTH, seed=4), normal(6, seed=5)
     query, key, _, _ = inputs()
     term = normal(HEADS, PAIRS.shape[1], 6)

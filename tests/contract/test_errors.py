@@ -1,6 +1,4 @@
-"""Errors of wrong calls say the expected argument, the given one and a remedy, in the same words in
-every framework.
-"""
+"""Errors state the expected argument, the given one and a remedy, alike in every framework."""
 
 from __future__ import annotations
 

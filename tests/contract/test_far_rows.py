@@ -1,4 +1,4 @@
-"""Weights and gradients of rows far from 0 are as exact as those of rows around 0."""
+"""Weights and gradients of scores far from 0 are as exact as of scores around 0."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def checked(
     d_value, d_bias = torch.autograd.grad(plain, [value, bias], upstream)
     whole = attention(query, key, value, **options, return_weights=True, return_lse=True)
     logs = log_weights(query, key, **options)
-    (of_logs,) = torch.autograd.grad(logs[..., 0].sum(), bias)  # −p, of others than the first
+    (of_logs,) = torch.autograd.grad(logs[..., 0].sum(), bias)  # −p for all keys but the first
     of_logs = torch.cat([whole.weights[..., :1], -of_logs[..., 1:]], -1)
     lse = log_sum_exp(query, key, **options)
     (weights,) = torch.autograd.grad(lse.sum(), bias)
@@ -64,7 +64,7 @@ def checked(
 
 @pytest.mark.parametrize("impl", ["auto", "reference"])
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("width", [1, 19])  # scores are kept for the backward, or computed again
+@pytest.mark.parametrize("width", [1, 19])  # the backward keeps scores, or computes them again
 @pytest.mark.parametrize("score", SCORES)
 def test_every_score(score: str, width: int, dtype: str, impl: str) -> None:
     c = case(score, "more_queries", "none")
@@ -78,7 +78,7 @@ def test_every_score(score: str, width: int, dtype: str, impl: str) -> None:
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
-@pytest.mark.parametrize("queries", [1, T_Q])  # a decoder's step has a road of its own
+@pytest.mark.parametrize("queries", [1, T_Q])  # a decoder's step has its own code path
 def test_more_keys_than_a_tile_holds(queries: int, dtype: str) -> None:
     query, key, value = (drawn(2, n, 8, dtype=dtype, seed=n) for n in (queries, 300, 301))
     for at in range(0, T_Q, queries):
@@ -88,7 +88,7 @@ def test_more_keys_than_a_tile_holds(queries: int, dtype: str) -> None:
 
 
 def test_products_of_keys_that_are_alike() -> None:
-    """Scores of 4e8 without any bias make weights of 1/n."""
+    """Equal scores of 4e8, without any bias, give weights of 1/n."""
     query, value = torch.full((1, 2, 4), 1e4), drawn(1, 6, 3, dtype="float32").requires_grad_()
     key = torch.full((1, 6, 4), 1e4).requires_grad_()
     output = attention(query, key, value, score=Dot())
@@ -100,7 +100,7 @@ def test_products_of_keys_that_are_alike() -> None:
 
 @pytest.mark.parametrize("impl", ["auto", "reference"])
 def test_a_sink_as_far_away(impl: str) -> None:
-    """It takes as much weight as one key."""
+    """A sink at the offset of the scores takes the weight of one key."""
     query, key, value = (drawn(1, n, 8, dtype="float32") for n in (T_Q - 1, T_K, T_K))
     for i, offset in enumerate(far_rows.OFFSETS[:-1]):
         bias = torch.full((1, T_K), offset)
@@ -144,7 +144,7 @@ def test_packed_sequences_and_caches() -> None:
 
 
 def test_a_mask_of_heads_that_is_a_number() -> None:
-    """Gradients are those of PyTorch's layer, which makes weights of all scores."""
+    """Gradients are those of PyTorch's layer, which computes the matrix of weights."""
     ours, theirs = (
         kind(8, 2, batch_first=True) for kind in (MultiHeadAttention, torch.nn.MultiheadAttention)
     )
@@ -161,7 +161,7 @@ def test_a_mask_of_heads_that_is_a_number() -> None:
 def test_alignments_of_speech() -> None:
     energies = torch.tensor(far_rows.bias(T_Q, 6, "float32"))
     chunks = chunkwise(torch.full_like(energies, 1 / 6), energies, 3)
-    torch.testing.assert_close(chunks, chunks[:1].expand(T_Q, 6))  # as of energies of 0
+    torch.testing.assert_close(chunks, chunks[:1].expand(T_Q, 6))  # as for energies of 0
     torch.testing.assert_close(chunks.sum(-1), torch.ones(T_Q))
     aligned = forward_alignment(energies)
     torch.testing.assert_close(aligned, forward_alignment(0 * energies))

@@ -1,4 +1,4 @@
-"""Calls that random tests have found wrong, each once."""
+"""Calls with defects that random tests have found."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_an_array_is_no_normalizer() -> None:
 
 @pytest.mark.parametrize("width", [16, 65])
 def test_squared_distances_of_tokens_with_an_offset_are_exact(width: int) -> None:
-    """Parts a² + b² − 2ab of such tokens have 25 times the error of (a − b)²."""
+    """Distances of tokens with an offset have (a − b)²'s error, not 25 times it (a² + b² − 2ab)."""
     rng, eps = np.random.default_rng(0), 2.0**-23
     for _ in range(40):
         offset = rng.normal(size=width)

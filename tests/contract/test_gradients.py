@@ -1,4 +1,4 @@
-"""Gradients of the output and of the log-sum-exp: query, key, value and every parameter."""
+"""Gradients of output and log-sum-exp by query, key, value and every parameter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from helpers.table_scores import RANKS
 
 
 def leaves(c: Case, dtype: Any) -> tuple[dict[str, Tensor], Any]:
-    """Query, key, value and the parameters by name, and the score that holds the parameters."""
+    """Return (query, key, value and parameters by name, the score with these parameters)."""
 
     def leaf(x: np.ndarray) -> Tensor:
         return torch.tensor(x, dtype=dtype).requires_grad_()
@@ -63,7 +63,7 @@ def test_all_gradients(row: tuple[str, str, str], dtype: Any) -> None:
 
 
 def small(score: str) -> tuple[list[Tensor], Any]:
-    """Float64 leaves of a tiny problem, and a function of them: output, weights and log-sum-exp."""
+    """Return (float64 leaves of a tiny call, function from leaves to the three results)."""
     case_ = SCORES[score]
     rng = np.random.default_rng(5)
     cut = {11: 2, 13: 3, 17: 2, 30: 5}  # widths of the table → tiny ones
@@ -95,7 +95,7 @@ def small(score: str) -> tuple[list[Tensor], Any]:
 @pytest.mark.every_score
 @pytest.mark.parametrize("score", SCORES)
 def test_gradcheck(score: str) -> None:
-    """First and second derivatives, with a row that attends nothing."""
+    """First and second derivatives agree with finite differences, with a query without keys."""
     inputs, call = small(score)
     assert gradcheck(call, inputs, fast_mode=True)
     assert gradgradcheck(call, inputs, fast_mode=True)
@@ -103,7 +103,7 @@ def test_gradcheck(score: str) -> None:
 
 @pytest.mark.parametrize("masking", [{}, {"valid_lens": [0, 3]}, {"mask": np.eye(5, 7) == 0}])
 def test_query_term_of_trilinear(masking: dict[str, Any]) -> None:
-    """It drops out of the softmax: gradient exactly 0 through the output, not through the lse."""
+    """The gradient of w_q is exactly 0 from the output, where w_q cancels, but not from the lse."""
     c = case("trilinear", "rank_3", "none")
     for dtype in (torch.float32, torch.float64):
         inputs, score = leaves(c, dtype)

@@ -1,4 +1,4 @@
-"""What growing caches refuse: one clear error each, and nothing is written before it."""
+"""Each wrong use of a growing cache raises one clear error and writes nothing."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_scores_of_other_frameworks() -> None:
 @pytest.mark.parametrize("length", [2**63 - 1, 5, -1, -(2**63)])
 @pytest.mark.parametrize("as_tensor", [np.array, torch.tensor], ids=["numpy", "torch"])
 def test_a_length_that_no_cache_has(as_tensor: Any, length: int) -> None:
-    """The length may come from a file of somebody else, also after appends of that shape."""
+    """An impossible length, say of a foreign file, raises, also after appends of that shape."""
     k, v = as_tensor(K), as_tensor(V)
     steps = [(k[..., :1, :], v[..., :1, :])] * 3
     known, cache = (make_cache(k[..., :0, :], v[..., :0, :], capacity=4) for _ in range(2))

@@ -60,9 +60,7 @@ def _operations(draw: Any) -> tuple[Any, ...]:
 @given(_operations(), st.sampled_from(["numpy", "torch"]))
 @settings(max_examples=150, deadline=None)
 def test_any_sequence_of_operations(case: tuple[Any, ...], framework: str) -> None:
-    """A cache equals a list of its tokens. An append beyond the capacity raises and changes
-    nothing.
-    """
+    """A cache equals a list of its tokens; an append beyond its capacity changes nothing."""
     name, window, capacity, operations, seed = case
     rng, convert = np.random.default_rng(seed), to(framework)
     scale = 10.0 ** rng.integers(-2, 3)

@@ -1,4 +1,4 @@
-"""Heads: fewer for keys and values than for queries, and with parameters of their own."""
+"""Keys and values may have fewer heads than queries, and each head may have its own parameters."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_query_head_h_uses_key_head_h_over_groups() -> None:
 
 
 class Largest(TorchDispatchMode):
-    """The elements of the largest storage that any operation gave."""
+    """Mode that counts the elements of the largest storage of any operation's result."""
 
     elements = 0
 
@@ -49,7 +49,7 @@ class Largest(TorchDispatchMode):
 @pytest.mark.parametrize("name", ["ScaledDot", "Trilinear", "Additive"])
 def test_shared_heads_are_never_expanded(name: str, masked: str, kv_heads: int) -> None:
     heads, keys, wide = 12, 101, 61
-    narrow = 2 if name == "Additive" else wide  # the pairs themselves are T_q · T_k · h
+    narrow = 2 if name == "Additive" else wide  # the pairs have T_q · T_k · h entries
     score, inputs = leaves(
         make_score(name, d=narrow, h=2),
         normal(B, heads, 2, narrow),

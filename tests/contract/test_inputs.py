@@ -1,4 +1,4 @@
-"""Inputs are left alone, whatever their layout, and give the same bits every time."""
+"""A call writes to no input of any layout and gives the same bits every time."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ ONE_OF_EACH_PAIR = pytest.mark.parametrize("name", PAIRS)
 
 @ONE_OF_EACH_PAIR
 def test_numpy_inputs_are_never_written_to(arrays: Any, name: str) -> None:
-    """Read-only, so that a write would raise; and of any strides."""
+    """A call takes read-only inputs of any strides; a write would raise."""
     q, k, v = arrays
     score = make_score(name)
     mask, lengths = normal(B, T_Q, T_K) > -0.5, np.array([4, 7])
@@ -98,8 +98,8 @@ def threads() -> Iterator[None]:
     torch.set_num_threads(before)
 
 
-# Scores of tokens that were projected already: projections are PyTorch's matrix products, whose
-# last bits depend on the number of threads on some processors.
+# Scores without projections: PyTorch computes projections as matrix products, and on some
+# processors their last bits depend on the number of threads.
 PROJECTED = {
     "ScaledDot": ScaledDot(),
     "Gaussian": Gaussian(2.0),
@@ -112,7 +112,7 @@ PROJECTED = {
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("name", PROJECTED)
 def test_same_bits_whatever_the_number_of_threads(name: str, masked: bool, threads: None) -> None:
-    """Large enough for the work to be shared among threads."""
+    """Results have the same bits at any number of threads; the call is large enough for several."""
     arrays = [normal(3, t, 31).astype("float32") for t in (167, 231, 231)]
     mask = normal(167, 231) > -1 if masked else None
 

@@ -1,4 +1,4 @@
-"""Which queries and keys a mask uses, found from its intervals alone."""
+"""A mask finds its attending queries and attended keys from its intervals alone."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def to(framework: str, x: Any) -> Any:
 @pytest.mark.parametrize("keys", [0, 1, 7])
 @pytest.mark.parametrize("seed", range(40))
 def test_random_intervals(framework: str, keys: int, seed: int) -> None:
-    """As the boolean array says, for bounds and arrays of any shapes."""
+    """Attending and attended tokens are those of the boolean array, for bounds of any shapes."""
     rng, xp = np.random.default_rng(seed), load(framework)
     lead, queries = (2, 3), 5
 
@@ -55,7 +55,7 @@ def test_random_intervals(framework: str, keys: int, seed: int) -> None:
     ids=["causal", "window", "left padding"],
 )
 def test_nothing_of_all_pairs_is_made(mask: Any, framework: str) -> None:
-    """2¹⁴ tokens: a boolean array of all pairs would be 256 MiB."""
+    """No array of all pairs is made: 2¹⁴ × 2¹⁴ booleans would take 256 MiB."""
     xp, n, sizes = load(framework), 2**14, []
     like = to(framework, np.zeros(()))
     lowered = as_mask(mask).lower(MaskContext(xp, like, (2,), n, n))

@@ -1,4 +1,4 @@
-"""The wrapper of the C++ core and its NumPy backend: arrays of any layout, sizes of nothing."""
+"""The wrapper of the C++ core takes arrays of any layout and of size 0."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def unaligned(x: np.ndarray) -> np.ndarray:
 
 
 def field(x: np.ndarray) -> np.ndarray:
-    """A field of packed records: strides that are no multiple of the item."""
+    """Return x as a field of packed records: its strides are no multiples of its item size."""
     records = np.zeros(x.shape[:-1], np.dtype([("tag", "u1"), ("x", x.dtype, x.shape[-1:])]))
     records["x"] = x
     return records["x"]
@@ -143,7 +143,7 @@ def test_numpy_uses_the_cpus_of_this_process(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_weights_of_huge_scores_sum_to_one() -> None:
-    """The log-sum-exp of scores near 1e5 is right to 0.004 in float32; the weights are to 1e-6."""
+    """Weights of scores near 1e5 sum to 1 within 1e-6; the log-sum-exp is off by up to 0.004."""
     q = np.full((1, 1, 1), 300, np.float32)
     k = np.linspace(299, 300, 7, dtype=np.float32)[None, :, None]
     exact = attention(q.astype(float), k.astype(float), k.astype(float), return_weights=True)

@@ -1,4 +1,4 @@
-"""Weights of chosen queries and heads: those of all, indexed, without the memory of all."""
+"""Weights of chosen queries and heads equal indexed weights of all, and take less memory."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CHOSEN: list[Any] = [
 
 
 def last(*tensors: Any, **options: Any) -> Task:
-    """The task that a layer keeps of a call."""
+    """Return the task that a layer keeps of a call."""
     call = Call(*tensors, **options)
     return snapshot(load("numpy"), attend(call, Options())[1])
 
@@ -109,7 +109,7 @@ def test_what_only_other_rows_attend_is_not_read(mask: Any) -> None:
 
 @pytest.mark.parametrize("score", [Gaussian(), Additive(None, None, np.ones(4, np.float32))])
 def test_memory_is_for_the_chosen_rows(score: Any) -> None:
-    """A few rows of 4,096 × 4,096 weights in 3 heads, all of which take 192 MiB."""
+    """Chosen rows take memory for their weights alone; 3 × 4,096 × 4,096 weights take 192 MiB."""
     tokens, width = 4096, 4
     x = np.random.default_rng(0).normal(size=(1, 3, tokens, width)).astype(np.float32)
     task = last(x, x[:, :1], x[:, :1], score, Causal())
@@ -200,7 +200,7 @@ def test_heads_of_none() -> None:
 
 
 def test_a_call_keeps_no_graph_of_the_terms_of_its_edges() -> None:
-    """The layer keeps the terms until its next call, and not what they were computed of."""
+    """A layer keeps the terms of edges until its next call, without their graph."""
     layer, x = Attention("gaussian", d_q=4, d_k=4), torch.randn(3, 4)
     terms = torch.randn(2, 4, requires_grad=True) * 1
     layer(x, x, mask=Edges.from_index([[1, 2], [0, 1]], 3).with_terms(terms))
@@ -213,7 +213,7 @@ def test_a_call_keeps_no_graph_of_the_terms_of_its_edges() -> None:
 
 
 def test_of_edges() -> None:
-    """There is a weight for each edge and head, and no row of keys for a query."""
+    """Edges have one weight for each edge and head; a choice of query rows raises."""
     x = normal(2, 3, 4, 5)
     task = last(x, x, x, Gaussian(), mask=Edges.from_index([[1, 2, 0], [0, 1, 1]], 4))
     whole = chosen_weights(task)

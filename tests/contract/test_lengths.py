@@ -1,4 +1,4 @@
-"""Lengths: of any type and any value, key j is attended if j < n."""
+"""A length n of any type and value attends the keys j < n."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ KEYS = np.array([[1, 0, 1, 1, 0, 0, 1], [0, 1, 1, 0, 1, 1, 0]], bool)
 )
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_lengths_of_any_type(dtype: str, framework: str) -> None:
-    """Also where T_k is beyond what the type can hold."""
+    """Lengths of every dtype are exact, also where T_k exceeds the dtype's largest number."""
     n = np.array([3, 100]).astype(dtype)
     given = torch.tensor(n) if framework == "torch" else n
     for keys in (T_K, 307):
@@ -64,7 +64,7 @@ def test_lengths_at_the_limits_of_their_type(dtype: str, framework: str) -> None
     ],
 )  # fmt: skip
 def test_lengths_clamp(n: float, attended: int, framework: str) -> None:
-    """Key j is attended if j < n; negative means none."""
+    """Key j is attended if j < n; a negative length attends no key."""
     given = torch.tensor(n) if framework == "torch" else np.array(n)
     for x in (n, [n], given, given[None]):
         kept = allowed(Lengths(x), framework)
@@ -94,7 +94,7 @@ def test_lengths_beyond_64_bits() -> None:
 @pytest.mark.parametrize("n", [math.nan, 2.5, 0.5, -0.5])
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_lengths_are_whole_numbers(framework: str, n: float, dtype: str) -> None:
-    """A number that is no number of keys is refused."""
+    """A length with a fraction or NaN raises."""
     array = np.array([3, n], dtype)
     given = [array, [3, n]] + ([torch.tensor(array)] if framework == "torch" else [])
     for x in given:
@@ -106,7 +106,7 @@ def test_lengths_are_whole_numbers(framework: str, n: float, dtype: str) -> None
 
 
 def test_lengths_that_are_not_known_are_rounded_up() -> None:
-    """NaN means no keys where values are not looked at, as while a call is compiled."""
+    """A compiled call rounds lengths up and takes NaN for 0, as a compiler sees no values."""
     q, k = torch.ones(2, T_Q, D), torch.tensor(normal(2, T_K, D), dtype=torch.float32)
     run = torch.compile(lambda n: attention(q, k, k, valid_lens=n), backend="eager")
     found = run(torch.tensor([2.5, math.nan]))

@@ -1,7 +1,7 @@
-"""Inputs of any magnitude: the budget holds from 1e-2 to 1e4, for opposites and for offsets.
+"""The budget holds for inputs from 1e-2 to 1e4, for opposites and for offsets.
 
-Beside twice the plain formula's error the budget has a band of `BAND` roundings of the largest
-entry, and one of the sum of a score's terms: where 1e9 stands in an exponent, no float32 is near.
+The budget is twice the plain formula's error, plus `BAND` roundings of the largest entry, plus one
+of the sum of a score's terms. With 1e9 in an exponent, no float32 is near.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ CHANGES: dict[str, Change] = {
     "shifted": lambda q, k, v: (q + 1e3, k + 1e3, v + 1e3),
 }
 BAND = 32
-"""Roundings of the largest entry; 23 were measured (a scale for each head, folded in early)."""
+"""Roundings of the largest entry; a scale for each head, folded in early, measured 23."""
 
 
 def tensors_of(score: str, mask: str, change: str, dtype: str) -> tuple[list[np.ndarray], Any, Any]:
-    """Query, key and value in `dtype` (numbers of float32), the score, the masking arguments."""
+    """Return ([query, key, value] in `dtype` with float32's numbers, score, masking arguments)."""
     c = case(score, "heads", mask)
     data = [np.float32(x).astype(dtype) for x in CHANGES[change](c.query, c.key, c.value)]
     return (
@@ -55,7 +55,7 @@ def tensors_of(score: str, mask: str, change: str, dtype: str) -> tuple[list[np.
 
 
 def sum_of_terms(query: np.ndarray, key: np.ndarray, score: Any) -> float:
-    """What a score's rounding is relative to: its formula of absolute values, the largest."""
+    """Return the largest sum of a score's |terms|, which bounds its rounding."""
     kind = type(score).__name__
     if kind == "Cosine":
         return float(np.max(1 / score.tau))
@@ -74,7 +74,7 @@ def sum_of_terms(query: np.ndarray, key: np.ndarray, score: Any) -> float:
 
 
 def _terms_of_lorentz(query: np.ndarray, key: np.ndarray, score: Any) -> float:
-    """Sum the terms of a difference of squares, and the heights in it, by the slope of arcosh."""
+    """Return the largest sum of |terms| (squares, heights) times arcosh's slope."""
     sigma = np.asarray(score.sigma, float)[..., None, None]
     x, y = query / sigma, np.repeat(key, query.shape[-3] // key.shape[-3], -3) / sigma
     heights = [np.sqrt(1 + (z * z).sum(-1)) for z in (x, y)]
@@ -89,7 +89,7 @@ def _terms_of_lorentz(query: np.ndarray, key: np.ndarray, score: Any) -> float:
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("score", SCORES)
 def test_values(score: str, change: str, mask: str) -> None:
-    """A score is rounded by an eps of the sum of its terms; its weights are off by as much."""
+    """Scores and weights may be off by an eps of the sum of a score's terms."""
     for dtype in ("float32", "float64"):
         data, built, masking = tensors_of(score, mask, change, dtype)
         exact = oracle.attend(*data, built, **masking)
@@ -110,8 +110,8 @@ def test_values(score: str, change: str, mask: str) -> None:
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("score", SCORES)
 def test_gradients(score: str, change: str) -> None:
-    """Float32, with a mask and rows that attend nothing. Values of unit size: an offset of theirs
-    cancels in the gradient of the weights, whatever the formula.
+    """Gradients in float32 are within the budget, with a mask and queries without keys. Values have
+    unit size: an offset of values cancels in the gradient of the weights in every formula.
     """
     data, built, masking = tensors_of(score, "four", change, "float32")
     data[2] = case(score, "heads", "four").value
@@ -142,7 +142,7 @@ def test_gradients(score: str, change: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 def test_cosine_of_zero_vectors(dtype: Any) -> None:
-    """They score 0 with everything, with gradient 0; the others are as ever."""
+    """The cosine of a zero vector is 0, with a gradient of 0; other vectors keep their scores."""
     rng = np.random.default_rng(0)
     query, key, value = (
         torch.tensor(rng.standard_normal((2, n, 3)), dtype=dtype) for n in (3, 5, 5)
@@ -164,7 +164,7 @@ def test_cosine_of_zero_vectors(dtype: Any) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("magnitude", [1e-30, 1e-19, 1e19, 1e30])
 def test_cosine_of_tiny_and_huge_vectors(magnitude: float, dtype: str) -> None:
-    """Their squares leave float32; cosines and gradients do not depend on that."""
+    """Cosines and gradients are exact for vectors with squares beyond the range of float32."""
     rng = np.random.default_rng(0)
     query, key = (magnitude * rng.standard_normal((2, n, 3)) for n in (5, 7))
     data = [x.astype(dtype) for x in (query, key, rng.standard_normal((2, 7, 11)))]
@@ -189,7 +189,7 @@ def test_cosine_of_tiny_and_huge_vectors(magnitude: float, dtype: str) -> None:
 @pytest.mark.parametrize("lengths", [None, [6, 7]])
 @pytest.mark.parametrize("xp", [np, torch])
 def test_gaussian_on_far_clusters(xp: Any, lengths: Any) -> None:
-    """At ±1e4 the identity through products loses everything; the direct form loses nothing."""
+    """Squared distances at ±1e4 keep all digits; q² + k² − 2qk would lose all."""
     rng = np.random.default_rng(0)
     sign = rng.choice([-1.0, 1.0], (2, 5 + 7, 1))
     tokens = (1e4 * sign + rng.standard_normal((2, 5 + 7, 3))).astype(np.float32)
@@ -203,4 +203,4 @@ def test_gaussian_on_far_clusters(xp: Any, lengths: Any) -> None:
     )
     for what, actual, expected in zip(found._fields, found, exact, strict=True):
         assert_near(actual, expected, 16 * EPS["float32"] * size(expected), what)
-    assert ((exact.weights > 0.01) & (exact.weights < 0.99)).sum() > 10  # else there is no test
+    assert ((exact.weights > 0.01) & (exact.weights < 0.99)).sum() > 10  # else nothing is tested

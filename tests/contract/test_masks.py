@@ -1,4 +1,4 @@
-"""Who may attend to whom: every mask object, its shapes, algebra and lowering."""
+"""Mask objects: the attended keys, shapes, algebra and lowering of each."""
 
 from __future__ import annotations
 
@@ -129,7 +129,7 @@ def test_lowering_is_to_intervals_unless_an_array_was_given(name: str, framework
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_heads(framework: str) -> None:
-    """The first leading dimension is the batch's; whole shapes may say more."""
+    """The first leading dimension of a mask's parameters is the batch, the second the heads."""
     lead = (B, H)
     per_head = np.arange(H)[None, :, None]
     for mask, rule in [
@@ -248,7 +248,7 @@ HOSTLESS: dict[str, Callable[[torch.device], Any]] = {
 
 @pytest.mark.parametrize("name", HOSTLESS)
 def test_values_are_never_inspected(name: str) -> None:
-    """Meta and fake tensors have none."""
+    """A call reads no values of a mask: meta and fake tensors hold none."""
     meta = torch.device("meta")
     mask = HOSTLESS[name](meta)
     q, k, v = (torch.zeros(B, t, D, device=meta, requires_grad=True) for t in (T_Q, T_K, T_K))
@@ -274,7 +274,7 @@ HUGE = [
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("width", HUGE, ids=lambda x: f"{type(x).__name__}-{x}")
 def test_widths_of_any_integer_type_mean_what_they_say(width: Any, framework: str) -> None:
-    """NumPy's integers do not wrap around, and large ones are not cut off."""
+    """A width of NumPy's integer types does not wrap around, and a large width is not truncated."""
     n, right = 300, min(int(width), 300)
     sizes = {"lead": (1,), "queries": n, "keys": n}
     found = allowed(Window(None, width), framework, **sizes)

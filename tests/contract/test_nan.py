@@ -1,4 +1,4 @@
-"""What is masked is not read, and NaN in what is attended reaches what attends it and no more."""
+"""Masked tokens are not read. NaN in an attended token reaches its queries and no others."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ FILL = pytest.mark.parametrize("fill", FILLS)
 
 
 def run(name: str, mask: Any, arrays: list[np.ndarray], **options: Any) -> tuple[Any, list[Any]]:
-    """The AttentionOutput and all gradients, parameters' included."""
+    """Return the AttentionOutput and all gradients, parameters' included."""
     score, inputs = leaves(make_score(name), *arrays)
     options = {"return_weights": True, "return_lse": True, **options}
     out = attention(*inputs[:3], score=score, mask=mask, **options)
@@ -31,7 +31,7 @@ def run(name: str, mask: Any, arrays: list[np.ndarray], **options: Any) -> tuple
 
 
 def attendable(mask: Any, lead: tuple[int, ...]) -> np.ndarray:
-    """Boolean (*lead, T_q, T_k), from attention over zeros."""
+    """Return the attended pairs, boolean (*lead, T_q, T_k), from attention over zeros."""
     zeros = [np.zeros((*lead, t, WIDTH)) for t in (T_Q, T_K, T_K)]
     return attention(*zeros, mask=mask, return_weights=True).weights > 0
 
@@ -79,7 +79,7 @@ UNREAD = {
 @pytest.mark.parametrize("which", UNREAD)
 @SCORES
 def test_what_nobody_attends_is_not_read(name: str, which: str, fill: float) -> None:
-    """Keys and values that no query attends; queries that attend nothing."""
+    """Keys and values without queries, and queries without keys, are not read."""
     mask = UNREAD[which]
     keep = attendable(mask, (B,))
     arrays = [normal(B, T_Q, WIDTH), normal(B, T_K, WIDTH), normal(B, T_K, D_V)]
@@ -99,7 +99,7 @@ def test_what_nobody_attends_is_not_read(name: str, which: str, fill: float) -> 
 @pytest.mark.parametrize("kv_heads", [4, 2, 1])
 @ONE_OF_EACH_PAIR
 def test_heads_with_masks_of_their_own(name: str, kv_heads: int, fill: float) -> None:
-    """A key that any head of its group attends is read for that head only."""
+    """A key is read only for the heads of its group that attend it."""
     mask, groups = EACH_HEAD, H // kv_heads
     arrays = [
         normal(B, H, T_Q, WIDTH),
@@ -117,9 +117,9 @@ def test_heads_with_masks_of_their_own(name: str, kv_heads: int, fill: float) ->
 @pytest.mark.parametrize("which", ["query", "key", "value"])
 @SCORES
 def test_what_is_attended(name: str, which: str, groups: int, fill: float) -> None:
-    """NaN (or what becomes NaN) in one token reaches the rows that attend it, and what they attend.
+    """NaN in one token, or ∞ that becomes NaN, reaches its queries and the gradients of their keys.
 
-    Everything else is as it would be without it.
+    All other results are the same as without NaN.
     """
     mask = np.array([[1, 1, 1, 0, 0, 0, 0], [0, 0, 1, 1, 1, 0, 0], [0, 0, 0, 0, 1, 1, 1]], bool)
     arrays = [normal(B, 2, T_Q, WIDTH), normal(B, 2 // groups, T_K, WIDTH)]
@@ -170,7 +170,7 @@ def test_without_a_mask_nan_stays_in_its_row(name: str) -> None:
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 def test_masked_nan_beside_attended_infinity(framework: str) -> None:
-    """The row that attends ∞ gives ∞, whatever is masked in it."""
+    """A query that attends a value of ∞ gives ∞, also beside a masked NaN."""
     q, k, v = np.zeros((2, 1)), np.zeros((3, 1)), np.array([[math.inf], [math.nan], [1.0]])
     mask = np.array([[1, 0, 1], [0, 1, 1]], bool)
     given = map(torch.tensor, (q, k, v)) if framework == "torch" else (q, k, v)
@@ -182,7 +182,7 @@ def test_masked_nan_beside_attended_infinity(framework: str) -> None:
 @FILL
 @ONE_OF_EACH_PAIR
 def test_a_query_shared_with_an_empty_batch(name: str, fill: float) -> None:
-    """The batch that attends nothing does not read the query that another one attends with."""
+    """An example without keys does not read a query that another example uses."""
     arrays = [normal(1, T_Q, WIDTH), normal(B, T_K, WIDTH), normal(B, T_K, D_V)]
     arrays[0][0, 1] = fill
     found, _ = run(name, Lengths([0, 5]), arrays)
@@ -259,7 +259,7 @@ def test_a_callable_is_not_given_what_nobody_attends(fill: float) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("impl", ["fused", "reference"])
 def test_nan_in_padding_of_half_precision(dtype: torch.dtype, impl: str) -> None:
-    """PyTorch's own products of half precision may read the rows beside, multiplied by 0."""
+    """NaN in padding changes no result, though PyTorch's own products may multiply padding by 0."""
     key = torch.tensor(normal(4, 3, 31, 17)).to(dtype)
     key[:, :, 15:] = torch.nan
     lengths = torch.tensor([3, 2, 15, 14])
@@ -280,7 +280,7 @@ def test_nan_in_padding_of_half_precision(dtype: torch.dtype, impl: str) -> None
 def test_calls_without_queries_or_batch_read_no_keys(
     name: str, masking: dict[str, Any], sizes: tuple[Any, Any, int], fill: float
 ) -> None:
-    """Nothing is attended, whatever the mask says: gradients of parameters are 0."""
+    """Calls without queries or examples read no keys, and gradients of parameters are 0."""
     of_query, of_key, queries = sizes
     q, k, v = normal(*of_query, queries, WIDTH), normal(*of_key, 6, WIDTH), normal(*of_key, 6, 2)
     k[:], v[:] = fill, fill

@@ -1,4 +1,4 @@
-"""NaN in a query that heads share, where one head reads it and another does not."""
+"""NaN in a query of several heads reaches only the heads in which the query has keys."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from helpers.samples import normal
 @pytest.mark.parametrize("fill", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("impl", ["reference", "auto"])
 def test_a_query_that_heads_share_and_one_head_masks(fill: float, impl: str) -> None:
-    """NaN in it reaches no scale of that head."""
+    """NaN in a query changes no scale of a head that masks all its keys."""
     query, key, value = normal(1, 1, 3, 8), normal(1, 2, 4, 8), normal(1, 1, 4, 2)
     query[..., 1, :] = fill
     keep = np.ones((2, 3, 4), bool)

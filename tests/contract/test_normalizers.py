@@ -1,4 +1,4 @@
-"""Normalizers against the algorithms of the papers, by loops in float64."""
+"""Normalizers agree with the algorithms of their papers, by loops in float64."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def sigmoid(s: list[float], bias: float | None = None) -> list[float]:
 
 
 def sparsemax(s: list[float]) -> list[float]:
-    """Martins & Astudillo 2016, algorithm 1."""
+    """Return sparsemax of scores, by algorithm 1 of Martins & Astudillo 2016."""
     total = tau = 0.0
     for k, x in enumerate(sorted(s, reverse=True), 1):
         total += x
@@ -68,7 +68,7 @@ def sparsemax(s: list[float]) -> list[float]:
 
 
 def entmax15(s: list[float]) -> list[float]:
-    """Peters, Niculae & Martins 2019, algorithm 2."""
+    """Return entmax-1.5 of scores, by algorithm 2 of Peters, Niculae & Martins 2019."""
     z = sorted((x / 2 for x in s), reverse=True)
     tau = math.nan
     for k in range(1, len(z) + 1):
@@ -83,7 +83,7 @@ FORMULAS: dict[str, Any] = {"sigmoid": sigmoid, "sparsemax": sparsemax, "entmax1
 
 
 def by_loops(row: Row, normalizer: str) -> tuple[np.ndarray, np.ndarray]:
-    """Output and weights."""
+    """Return output and weights of a row of the table."""
     c = case(*row)
     s = oracle.scores(
         c.query, c.key, c.score.build(c.parameters, np.asarray), **c.masking(np.asarray)
@@ -145,7 +145,7 @@ def small(dtype: Any = torch.float64) -> list[Tensor]:
 @pytest.mark.parametrize("impl", ["fused", "reference"])
 @pytest.mark.parametrize("score", [Dot(), Gaussian(2.0)])
 def test_gradients(score: Score, impl: str, normalizer: str) -> None:
-    """First and second, of output and weights; with a cap, and a row that attends nothing."""
+    """First and second derivatives are right, with a cap and a query without keys."""
 
     def call(query: Tensor, key: Tensor, value: Tensor) -> Any:
         return tuple(attention(
@@ -159,7 +159,7 @@ def test_gradients(score: Score, impl: str, normalizer: str) -> None:
 
 @each
 def test_the_query_bias(normalizer: str) -> None:
-    """It cancels, with a gradient of 0, where scores may be shifted; and counts in the sigmoid."""
+    """A query bias cancels, with a gradient of 0, except in the sigmoid."""
     query, key, value = small()
     parameters = [
         torch.randn(
@@ -219,7 +219,7 @@ MASKS = {
 @pytest.mark.parametrize("mask", MASKS)
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_many_tiles(normalizer: str, mask: str, queries: int, dropout: float) -> None:
-    """Fused, against the definition: output, weights and gradients."""
+    """Fused output, weights and gradients over many tiles agree with the definition."""
     made = np.random.default_rng(0)
     arrays = [
         made.normal(size=(2, h, n, d)) for h, n, d in ((6, queries, 9), (3, 170, 9), (3, 170, 7))
@@ -251,7 +251,7 @@ def test_many_tiles(normalizer: str, mask: str, queries: int, dropout: float) ->
 
 @each
 def test_gradients_that_are_not_finite(normalizer: str) -> None:
-    """NaN from above reaches the query whose output it is of, and the keys that it attends."""
+    """NaN in the gradient of an output reaches its query and the keys of that query."""
     query, key, value = small()
     output = attention(query, key, value, valid_lens=[3, 5], normalizer=normalizer)
     upstream = torch.ones_like(output)
@@ -268,7 +268,7 @@ def test_gradients_that_are_not_finite(normalizer: str) -> None:
 @each
 @pytest.mark.parametrize("impl", ["auto", "reference"])
 def test_nan_in_what_is_attended(normalizer: str, impl: str) -> None:
-    """It makes the rows that attend it NaN, and no others."""
+    """NaN in a key makes the outputs of its queries NaN, and no others."""
     query, key, value = (x.detach() for x in small())
     key[0, :, 2] = math.nan
     lengths = torch.tensor([[2, 3, 5], [5, 5, 5]])
@@ -283,7 +283,7 @@ def test_nan_in_what_is_attended(normalizer: str, impl: str) -> None:
 
 
 def test_scores_of_minus_infinity_and_magnitudes() -> None:
-    """A callable's −∞ has weight 0; large scores leave all to the largest."""
+    """A callable's score of −∞ has weight 0. Among huge scores the largest has all the weight."""
     value = torch.eye(3)
     for normalizer in OTHERS:
         s = torch.tensor(
@@ -335,7 +335,7 @@ def test_half_precision(normalizer: str) -> None:
 
 
 def test_the_bias_of_the_sigmoid() -> None:
-    """−log n of the keys that a query attends: padding changes nothing; or a number."""
+    """The sigmoid's bias is −log n for n attended keys, or a number; padding changes nothing."""
     query, key, value = (x.detach() for x in small())
     whole = attention(query, key, value, mask=Causal("start"), normalizer="sigmoid")
     for i in range(3):
@@ -365,7 +365,7 @@ def test_the_bias_of_the_sigmoid() -> None:
 @each
 @pytest.mark.parametrize("impl", ["fused", "reference"])
 def test_with_biases_and_outer_functions(normalizer: str, impl: str) -> None:
-    """Biases, before a cap and after, are normalised with the scores."""
+    """A bias after an outer function is normalised with the scores."""
     query, key, value = small()
     bias = torch.randn(3, 5, dtype=torch.float64, generator=torch.Generator().manual_seed(1))
 

@@ -1,4 +1,4 @@
-"""Pairs that are made of formulas keep what every call keeps, in the core as in the reference."""
+"""Pairs from formulas keep the contract of every call, in the core and in the reference."""
 
 from __future__ import annotations
 
@@ -35,11 +35,11 @@ def softplus(a: Any, b: Any) -> Any:
 
 
 def soft_torch(a: Any, b: Any) -> Any:
-    return torch.logaddexp(a + b, torch.zeros((), dtype=a.dtype))  # softplus is cut off at 20
+    return torch.logaddexp(a + b, torch.zeros((), dtype=a.dtype))  # not softplus: linear beyond 20
 
 
 def every(a: Any, b: Any) -> Any:
-    """The formula EVERY, in functions of PyTorch."""
+    """Return the formula EVERY in PyTorch."""
     zero = torch.zeros(())
     return (
         0.3 * torch.sigmoid(a - b) + torch.erf(a * b) + torch.expm1(-torch.abs(a - b))
@@ -52,7 +52,7 @@ def every(a: Any, b: Any) -> Any:
 
 
 def score_of(pair: Any) -> Any:
-    """A callable score of a pair that is a function, with weight w."""
+    """Return a function from a weight w to a callable score, for a pair that is a function."""
     return lambda w: lambda q, k: pair(q[..., :, None, :], k[..., None, :, :]) @ w
 
 
@@ -61,7 +61,7 @@ def leaves(xs: list[np.ndarray], dtype: Any = torch.float64) -> list[torch.Tenso
 
 
 def results(xs: list[torch.Tensor], score: Any, **options: Any) -> list[torch.Tensor]:
-    """Output, log-sum-exp, and the gradients of a sum of both."""
+    """Return output, log-sum-exp, and the gradients of a sum of both."""
     found = attention(*xs[:3], score=score, return_lse=True, **options)
     total = (found.output**2).sum() + found.lse.sin().sum()
     return [found.output, found.lse, *torch.autograd.grad(total, xs)]
@@ -99,7 +99,7 @@ def test_dtypes(dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("scale", [1e-2, 30.0, 1e4])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_any_magnitude(scale: float, dtype: torch.dtype) -> None:
-    """|a + b| beyond 1e4: neither overflow nor NaN, as the formula is read as softplus."""
+    """log(1 + e^(a + b)) is read as softplus: it neither overflows nor gives NaN beyond 1e4."""
     xs = leaves(draw(2, scale=scale), dtype)
     ys = [x.detach().to(torch.float64).requires_grad_() for x in xs]
     expected = results(ys, score_of(soft_torch)(ys[3]))
@@ -114,11 +114,11 @@ def test_any_magnitude(scale: float, dtype: torch.dtype) -> None:
 @pytest.mark.parametrize("impl", ["fused", "reference"])
 @pytest.mark.parametrize("formula", [SOFTPLUS, LEAKY, "where(a > b, 0, a)", "maximum(a, b)"])
 def test_nan_and_infinity(formula: str, impl: str) -> None:
-    """NaN that is masked is not read; NaN that is attended makes its rows NaN, also where a
-    formula would choose what is not.
+    """A masked NaN is not read. An attended NaN makes its queries NaN, also where a formula with
+    `where`, `maximum` or a comparison would choose a finite branch.
     """
     pair = SOFT if formula == SOFTPLUS else Pair.from_formula("leaky", LEAKY)
-    if impl == "reference":  # which compiles nothing
+    if impl == "reference":  # the reference compiles nothing
         pair = Pair.from_formula("tried", formula)
     q, k, v, w = draw(2, queries=9, keys=17)
     clean = attention(q, k, v, score=Own(w, pair), impl=impl, valid_lens=11)
@@ -135,7 +135,7 @@ def test_nan_and_infinity(formula: str, impl: str) -> None:
 
 
 def test_where_a_formula_is_not_defined() -> None:
-    """NaN that a formula makes of finite numbers goes through what is computed of it."""
+    """NaN of a formula at finite numbers passes through the operations on it."""
     pair = Pair.from_formula("root", "exp(-sqrt(1 + a)) * tanh(b) + erf(expm1(log(2 + b)))")
     q, k, v, w = draw(1, queries=9, keys=17)
     q[:, :4] = np.abs(q[:, :4])
@@ -181,7 +181,7 @@ def test_layers_and_compilation() -> None:
 
 
 def test_the_same_name_again() -> None:
-    """Another formula of the same name is another pair, in the midst of a backward too."""
+    """A second formula under a name is another pair, even before the first one's backward."""
     xs = leaves(draw(1))
     first, again = Pair.from_formula("mine", SOFTPLUS), Pair.from_formula("mine", SOFTPLUS)
     assert first == again
@@ -215,7 +215,7 @@ def test_pickles_go_to_other_processes() -> None:
 
 
 def test_functions_of_python_are_formulas() -> None:
-    """The functions of NumPy and ours, operators, and what a text says, are the same rows."""
+    """NumPy's functions, the package's functions, operators and a text give the same rows."""
     of_numpy = formula_of(lambda a, b: np.where(a * b > 1, np.log1p(np.exp(a)), -(np.abs(b) ** 2)))
     assert of_numpy == formula_of("where(a * b > 1, softplus(a), -abs(b)**2)")
     assert formula_of(lambda a, b: np.pi * a / +b.__radd__(1)) == formula_of("pi * a / (1 + b)")
@@ -258,7 +258,7 @@ def test_derivatives_are_those_of_sympy(formula: str) -> None:
     ["where(a > 20, a, log(1 + exp(a) * 1.5)) * b", "where(a > 0, sqrt(a), 0) + b", "relu(a) * b"],
 )
 def test_a_branch_that_is_not_chosen_has_no_derivative(formula: str) -> None:
-    """0 · ∞ of the other branch is NaN in every framework: the reference keeps it out."""
+    """A branch that `where` drops adds no 0 · ∞ to a derivative, which every framework would."""
     made = formula_of(formula)
     x = torch.tensor([-2.0, 0.5, 1e3, 30.0], dtype=torch.float64, requires_grad=True)
     y = torch.full_like(x, 0.5)

@@ -1,4 +1,4 @@
-"""Pairs of formulas: when a compiler runs, what is kept of it, and what happens without one."""
+"""Pairs from formulas: runs of the compiler, kept libraries, and calls without a compiler."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ pytestmark = pytest.mark.usefixtures("kept_pairs")
 
 @pytest.fixture
 def compiler(tmp_path: Path) -> Path:
-    """The system's compiler, in a hurry, and a file that says how often it compiled."""
+    """Return a script that runs the system's compiler with -O0 and logs each run to a file."""
     real = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     script = tmp_path / "compiler"
     log = tmp_path / "compiled"
@@ -57,7 +57,7 @@ def compiled(compiler: Path) -> int:
 
 @pytest.fixture
 def start(tmp_path: Path, compiler: Path) -> Run:
-    """Start the script in a process of its own, with a cache of this test."""
+    """Return a function that starts a script in its own process, with this test's cache."""
 
     def started(script: str = SCRIPT, **environment: str) -> subprocess.Popen[str]:
         known = {
@@ -85,7 +85,9 @@ def kept(tmp_path: Path) -> list[Path]:
 
 @pytest.mark.slow
 def test_once_for_all_processes(start: Run, tmp_path: Path, compiler: Path) -> None:
-    """Two at once both have it; the next compiles nothing; damaged or half a file, again once."""
+    """Two processes at once both load the pair, and a later one compiles nothing. A damaged or
+    truncated library is compiled again, once.
+    """
     for process in [start(), start()]:
         assert said(process) == FUSED
     times, files = compiled(compiler), kept(tmp_path)
@@ -122,7 +124,7 @@ def test_no_place_to_keep_it(start: Run, compiler: Path, tmp_path: Path) -> None
     ],
 )
 def test_without_a_compiler(environment: dict[str, str], reason: str, start: Run) -> None:
-    """The reference takes over, and `plan` says so."""
+    """Without a compiler the reference runs, and `plan` says so."""
     expected = f"reference cpu: the pair 'softplus' is not compiled: {reason}\n"
     assert said(start(**environment)) == expected
 
@@ -149,7 +151,7 @@ def test_a_fused_call_that_cannot_be_raises(start: Run) -> None:
 
 
 def test_other_headers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A core of other sources than the headers beside it has another layout of calls."""
+    """A pair is not compiled with headers of another core, whose calls have another layout."""
     monkeypatch.setattr(cpu._core, "headers", "0" * 192)
     pair = Pair.from_formula("of this test", "a + 3.25 * b")
     reason = cpu.why_not_pair(pair.key, False)
@@ -176,7 +178,7 @@ def test_nothing_is_compiled_where_a_pair_is_made(monkeypatch: pytest.MonkeyPatc
 def failing(
     monkeypatch: pytest.MonkeyPatch, took: float
 ) -> tuple[list[float], Callable[[float], Any]]:
-    """The times at which a pair was compiled, which fails, and its answer; time can be moved."""
+    """Return (times of failed compilations, function that asks for the pair at a time)."""
     now, tried = [0.0], list[float]()
 
     def load(*args: Any) -> int:
@@ -197,7 +199,7 @@ def failing(
 
 
 def test_what_failed_is_tried_again_after_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A disk may have room again, a compiler may be there."""
+    """A failed compilation is tried again after a minute: a disk may have room by then."""
     tried, ask = failing(monkeypatch, took=1.0)
     for at in (0.0, 30.0, 60.9, 61.1, 90.0):
         assert ask(at) == "the pair 'of this test' is not compiled: no room"
@@ -229,7 +231,7 @@ def test_pairs_that_are_there_wait_for_no_compiler(monkeypatch: pytest.MonkeyPat
 
 
 def test_a_compiler_that_makes_another_library(start: Run, tmp_path: Path) -> None:
-    """One that has no kernels, and one that is no library."""
+    """A made file without kernels is refused, and so is a file that is no library."""
     source = tmp_path / "other.cpp"
     source.write_text("int other;")
     for last, reason in (("", "undefined symbol: anyscore_own_pair"), (" -c", "only ET_DYN")):

@@ -1,4 +1,4 @@
-"""Libraries of formulas: of whom a file is loaded, where they are made, and how long they stay."""
+"""Libraries of formulas: the owners of loaded files, the folders, and the time files are kept."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ Library = Callable[[], Path]
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of the cache, which is not there yet."""
+    """Return the folder of the cache, which does not exist yet."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
@@ -35,13 +35,13 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def first(source: str = SOURCE) -> Path:
-    """The library that would be loaded, in truth."""
+    """Return the real path of the library that would be loaded."""
     with closing(compiler.libraries(source, HEADERS, "baseline")) as found:
         return next(found).resolve()
 
 
 def planted(cache: Path) -> Path:
-    """A file of any content in the place of a library, under the name that it must have."""
+    """Replace the library by a file of other content, named after its hash; return its path."""
     made = first()
     content = b"of somebody else"
     path = made.with_name(
@@ -55,7 +55,7 @@ def planted(cache: Path) -> Path:
 
 
 def of_another(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Let a file belong to another user than the one that runs this."""
+    """Give a file to a user other than the test's."""
     if os.geteuid() == 0:
         os.chown(path, OTHER, OTHER, follow_symlinks=False)
     else:
@@ -99,7 +99,7 @@ def test_a_link_is_not_followed_to_a_library(cache: Path, tmp_path: Path) -> Non
 
 
 def test_the_folder_of_the_cache_is_for_this_user_alone(cache: Path) -> None:
-    """Whatever the umask is."""
+    """The folder and the library are private to the user at any umask."""
     umask = os.umask(0)
     try:
         path = first()
@@ -112,7 +112,7 @@ def test_the_folder_of_the_cache_is_for_this_user_alone(cache: Path) -> None:
 def test_a_cache_relative_to_the_current_folder_is_ignored(
     cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The specification of XDG_CACHE_HOME says so."""
+    """A relative XDG_CACHE_HOME is ignored, as its specification says."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_CACHE_HOME", "cache")
     monkeypatch.setenv("HOME", str(tmp_path / "home"))
@@ -123,7 +123,7 @@ def test_a_cache_relative_to_the_current_folder_is_ignored(
 
 
 def test_a_folder_that_is_exchanged_while_it_is_looked_at(cache: Path, tmp_path: Path) -> None:
-    """A library is of the folder that was looked at, not of the one that has its name now."""
+    """A library is loaded from the checked folder, not from a later folder of the same name."""
     path = planted(cache)
     content = path.read_bytes()
     with closing(compiler.libraries(SOURCE, HEADERS, "baseline")) as found:
@@ -149,7 +149,7 @@ def why(source: str = SOURCE) -> str:
 def test_a_full_disk_is_no_reason_to_go_without(
     cache: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A library that cannot be kept serves this process."""
+    """A full disk keeps no library, but this process uses it."""
 
     def full(*args: object) -> None:
         raise OSError(28, "No space left on device")
@@ -266,7 +266,7 @@ print(status, is_there, paths[0].exists())
 
 
 def test_a_child_leaves_the_folder_of_its_parent(cache: Path) -> None:
-    """One that is forked while a thread of the parent compiles, and ends normally."""
+    """A child of a fork while a thread compiles ends without removing its parent's folder."""
     cache.parent.mkdir(parents=True)
     cache.touch()  # nothing can be kept
     command = [sys.executable, "-c", CHILD, SOURCE, str(HEADERS)]

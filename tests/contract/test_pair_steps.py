@@ -1,4 +1,4 @@
-"""Steps of formulas whose choices are nested: how many there are, and derivatives without NaN."""
+"""Formulas with nested choices have few steps, and derivatives without NaN."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def calls(formula: str) -> dict[str, int]:
 
 
 def test_choices_in_choices_are_computed_once_for_each_that_is_outside() -> None:
-    """Eight levels took 256 square roots when every level doubled the calls."""
+    """Nested choices call each function once per level; eight levels once took 256 square roots."""
     few, many = calls(nested("relu", 4)), calls(nested("relu", 8))
     assert few["sqrt"] <= 4 + 1
     assert many["sqrt"] <= 8 + 1
@@ -57,7 +57,7 @@ def test_a_large_number_beside_a_branch_takes_nothing_from_it(formula: str) -> N
 
 
 def test_a_formula_of_200_characters_is_read_at_once() -> None:
-    """Thirty levels took two to the power of thirty steps."""
+    """A formula of 30 nested levels is read at once; the levels once took 2³⁰ steps."""
     formula = formula_of(nested("relu", 30))
     assert formula_of(f"{nested('relu', 30)} * 1") == formula
 
@@ -75,7 +75,7 @@ def test_steps_have_a_bound() -> None:
 
 
 def shared(levels: int) -> Any:
-    """Both sides of every choice have the choice before, in few rows."""
+    """Return a function of few rows: both branches of each choice use the choice before."""
 
     def function(a: Any, b: Any) -> Any:
         x = np.sqrt(a * a + b * b + 1)

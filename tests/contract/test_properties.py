@@ -1,4 +1,4 @@
-"""Properties of any call: random shapes, masks, strides and values, with NaN where nobody looks."""
+"""Properties of any call: random shapes, masks, strides and values, with NaN in masked tokens."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Case:
     keep: np.ndarray
 
     def run(self, framework: str, **change: Any) -> Any:
-        """The AttentionOutput as NumPy arrays."""
+        """Return the AttentionOutput as NumPy arrays."""
         call = {"query": self.query, "key": self.key, "value": self.value, "mask": self.mask}
         call |= {"score": self.score, **change}
         tensors = [call.pop(name) for name in ("query", "key", "value")]
@@ -54,7 +54,7 @@ class Case:
 
 @st.composite
 def masks(draw: st.DrawFn, lead: tuple[int, ...], queries: int, keys: int) -> Any:
-    """A mask or None, and the boolean array it stands for, worked out with plain NumPy."""
+    """Draw (mask or None, its boolean array by plain NumPy)."""
     full = (*lead, queries, keys)
     i, j = np.arange(queries)[:, None], np.arange(keys)
     rng = np.random.default_rng(draw(st.integers(0, 2**32)))
@@ -93,7 +93,7 @@ def masks(draw: st.DrawFn, lead: tuple[int, ...], queries: int, keys: int) -> An
 
 
 def strided(draw: st.DrawFn, x: np.ndarray) -> np.ndarray:
-    """The same values in another layout."""
+    """Draw the same values in another layout."""
     how = draw(st.sampled_from(["as it is", "backwards", "column-major", "every other"]))
     if how == "backwards":
         return np.ascontiguousarray(x[..., ::-1, :])[..., ::-1, :]
@@ -146,7 +146,7 @@ def test_rows_of_weights_sum_to_one_or_nothing(case: Case, framework: str) -> No
 
 @given(case=cases(), framework=FRAMEWORKS)
 def test_output_lies_among_the_attended_values(case: Case, framework: str) -> None:
-    """In the box they span; one attended value alone is the output."""
+    """Each feature of the output lies between the least and the largest attended value."""
     out = case.run(framework).output
     keep, value = case.keep[..., None], case.value[..., None, :, :]
     attends = case.keep.any(-1)
@@ -185,7 +185,7 @@ def test_a_batch_is_a_loop(case: Case, framework: str) -> None:
 
 @given(case=cases(), framework=FRAMEWORKS)
 def test_a_query_at_a_time_is_a_loop(case: Case, framework: str) -> None:
-    """As in decoding."""
+    """One query at a time, as in decoding, gives the rows of the whole call."""
     together = case.run(framework)
     for i in range(case.query.shape[-2]):
         one = slice(i, i + 1)
@@ -223,7 +223,7 @@ def test_frameworks_agree(case: Case) -> None:
 
 @given(case=cases(), framework=FRAMEWORKS, at=st.floats(0, 1))
 def test_two_halves_of_the_keys_make_the_whole(case: Case, framework: str, at: float) -> None:
-    """What parallel and incremental attention rest on: lse and output combine."""
+    """Outputs of two halves of the keys combine by their log-sum-exps, as in parallel attention."""
     keys = case.key.shape[-2]
     whole = case.run(framework)
     middle = round(at * keys)

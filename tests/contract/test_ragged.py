@@ -1,4 +1,4 @@
-"""Packed sequences as a mask: against each sequence by itself, in every framework."""
+"""Packed sequences as a mask give each sequence the results of a call by itself."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def within(own: bool) -> Sequences:
 
 
 def alone(xs: list[Any], own: bool, masks: list[Mask | None], **options: Any) -> Any:
-    """Outputs (1, heads, T_q, d_v) of all sequences, each computed by itself."""
+    """Return the outputs (1, heads, T_q, d_v) of all sequences, each from its own call."""
     rows, columns = offsets(QUERIES), offsets(KEYS if own else QUERIES)
     found = []
     for s, mask in enumerate(masks):
@@ -147,7 +147,7 @@ def test_what_surrounds_the_scores(normalizer: Any) -> None:
         part = found.weights[..., rows[s] : rows[s + 1], columns[s] : columns[s + 1]]
         np.testing.assert_allclose(part, one.weights, atol=1e-9)
         total += np.abs(part).sum()
-    np.testing.assert_allclose(np.abs(found.weights).sum(), total)  # nothing elsewhere
+    np.testing.assert_allclose(np.abs(found.weights).sum(), total)  # other weights are 0
 
 
 def test_dropout_is_that_of_the_definition() -> None:
@@ -173,7 +173,7 @@ def test_nothing_is_read_of_other_sequences(impl: str) -> None:
 
 @given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 90)), max_size=8), st.data())
 def test_any_lengths(lengths: list[tuple[int, int]], data: st.DataObject) -> None:
-    """Blocks of the core that end with a sequence, forward and backward, in float32."""
+    """Sequences of any lengths are right, forward and backward, at the ends of blocks too."""
     rows, columns = [a for a, _ in lengths], [b for _, b in lengths]
     name = data.draw(st.sampled_from(["Dot", "Additive", "Laplace"]))
     arrays = normal(sum(rows), 4), normal(sum(columns), 4, seed=1), normal(sum(columns), 3, seed=2)
@@ -195,7 +195,7 @@ def test_it_is_fused_and_prepared() -> None:
     found = attention(xs[0], prepared, xs[2], score=score, mask=within(True))
     np.testing.assert_allclose(found, attention(*xs, score=score, mask=within(True)), atol=1e-12)
     lse = log_sum_exp(xs[0], xs[1], mask=within(True))
-    np.testing.assert_array_equal(lse[..., offsets(QUERIES)[3]], -np.inf)  # that has no keys
+    np.testing.assert_array_equal(lse[..., offsets(QUERIES)[3]], -np.inf)  # without keys
 
 
 @pytest.mark.slow
@@ -217,7 +217,7 @@ def test_jax_and_tensorflow_agree() -> None:
 
 
 def test_traced_offsets_may_leave_tokens_out() -> None:
-    """What no check can see is no sequence."""
+    """Tokens after the last traced offset have an output of 0; no check can read traced offsets."""
     x = torch.randn(6, 3)
     batch = torch.tensor([[0, 2, 6], [0, 3, 4]])
     found = torch.func.vmap(lambda cu: attention(x, x, x, mask=Sequences(cu)))(batch)

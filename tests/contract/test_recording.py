@@ -1,4 +1,4 @@
-"""Recorded weights are those of each call, and nothing is left of the recording in the model."""
+"""Recorded weights are the weights of each call; afterwards the model keeps no trace."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from anyscore.torch import Attention, MultiHeadAttention, Pointer, SelfAttention
 
 
 class Model(nn.Module):
-    """An encoder layer of PyTorch with our attention, and layers without heads, one unused."""
+    """PyTorch's encoder layer with `MultiHeadAttention`, and layers without heads, one unused."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def test_layers_by_the_beginning_of_their_names(model: Model) -> None:
 
 
 def test_calls_are_kept_in_order_as_they_were(model: Model) -> None:
-    """Each with the parameters and inputs of its time."""
+    """Calls are kept in order, each with its parameters and inputs at the time."""
     with record(model, layers=["last", 0]) as recording:
         model(X)
         with torch.no_grad():
@@ -132,7 +132,7 @@ def test_chosen_heads_and_examples(model: Model) -> None:
 
 
 def test_steps_of_a_decoder_are_rows() -> None:
-    """The keys grow, as in a cache; another sequence begins a new example."""
+    """Steps of a decoder are rows of one example; another sequence begins a new example."""
     torch.manual_seed(0)
     layer, x = Attention(), torch.randn(2, 6, 4)
     with record(layer) as recording:
@@ -182,7 +182,7 @@ def test_other_layers_that_keep_their_weights_are_recorded() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of PyTorch, while it compiles
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch warns while it compiles
 def test_compiled_calls_are_not_recorded() -> None:
     model = nn.Sequential(SelfAttention(4, 4))
     compiled = torch.compile(model, backend="aot_eager")

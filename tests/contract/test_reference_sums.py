@@ -1,4 +1,4 @@
-"""The definition in NumPy adds up features as BLAS does, where a scale is a tensor too."""
+"""The definition in NumPy sums features as BLAS does, with a tensor as scale too."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anyscore import Gaussian, Laplace, attention
 
 @pytest.mark.parametrize("kind", [Gaussian, Laplace])
 def test_a_scale_that_is_a_tensor_costs_no_digits(kind: Any) -> None:
-    """A score of 4,096 terms of like size: within 8 roundings, where one by one makes a hundred."""
+    """A score of 4,096 similar terms is within 8 roundings; a sum one by one has a hundred."""
     rng = np.random.default_rng(0)
     query, key = (rng.integers(-2, 3, (1, 1, 4096)).astype(np.float32) for _ in range(2))
     sigma = np.array([np.float32(12.7)])

@@ -1,4 +1,4 @@
-"""Appends to a growing cache that come again: the same answers and errors, without another look."""
+"""Repeated appends to a growing cache give the same results and errors, without new checks."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T, D, D_V = 12, 6, 5
 
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
-    """List, for each append, whether the core repeated it without another look."""
+    """Return a list: for each append, whether the core repeated it without checks."""
     for known in REPEATED.values():
         vars(known)["calls"].clear()
     of_all: list[bool] = []
@@ -78,7 +78,7 @@ def test_the_answer_of_all_at_once(
 
 @FRAMEWORKS
 def test_rows_of_any_strides(as_tensor: Any, done: list[bool]) -> None:
-    """Heads are views of rows of all heads, as layers make them."""
+    """Repeated appends take heads that are views of rows of all heads, as layers make them."""
     score = anyscore.ScaledDot()
     _, k, v, _ = tokens(as_tensor)
     cache = make_cache(k[..., :0, :], v[..., :0, :], score, capacity=T)
@@ -88,7 +88,7 @@ def test_rows_of_any_strides(as_tensor: Any, done: list[bool]) -> None:
     assert sum(done) >= T - 2
     np.testing.assert_array_equal(np.asarray(cache.b), np.asarray(k))
     np.testing.assert_array_equal(np.asarray(cache.values), np.asarray(v))
-    turned = as_tensor(np.ones((2, 3, 2, 1))), v[..., :1, :]  # rows that are not of unit stride
+    turned = as_tensor(np.ones((2, 3, 2, 1))), v[..., :1, :]  # rows without unit stride
     fewer = make_cache(turned[0].swapaxes(-1, -2), turned[1], score, capacity=T)
     for _ in range(3):
         fewer = fewer.append(turned[0].swapaxes(-1, -2), turned[1], score=score)

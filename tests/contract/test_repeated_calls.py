@@ -1,4 +1,4 @@
-"""Repeated calls of NumPy; those of PyTorch are in frameworks/torch/test_repeated_calls.py."""
+"""Repeated calls of NumPy. PyTorch's are in frameworks/torch/test_repeated_calls.py."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_prepared_keys(misses: list[Any]) -> None:
 
 @pytest.mark.parametrize("name", ["dot", "lorentz"])
 def test_what_may_not_be_repeated_is_right(name: str) -> None:
-    """A score that makes its factors anew, arrays without entries, a list of options."""
+    """Unrepeatable calls are right: new factors, empty arrays, a NumPy scalar as length."""
     score = score_of(name, np.float32)
     for n in (0, 4):
         q, k, v = (x[:n] for x in inputs(4))
@@ -124,7 +124,7 @@ def test_what_may_not_be_repeated_is_right(name: str) -> None:
 @pytest.mark.parametrize("name", ["dot", "additive", "gaussian"])
 @pytest.mark.parametrize("prepared", [False, True])
 def test_lengths(name: str, prepared: bool, misses: list[Any]) -> None:
-    """They are data: of any value, of the same shape."""
+    """A repeated call takes lengths of any value in the same shape."""
     score = score_of(name, np.float32)
     for lead, shapes in (((), [()]), ((2,), [(), (2,), (2, 3)]), ((2, 4), [(), (2,), (2, 4, 3)])):
         q, k, v = inputs(*lead)

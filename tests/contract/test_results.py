@@ -1,4 +1,4 @@
-"""What a call returns: outputs, weights and the log-sum-exp, also of what attends nothing."""
+"""A call returns outputs, weights and log-sum-exps, also of queries without keys."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_weights_are_those_of_the_fused_output(no_core: None) -> None:
 @FRAMEWORKS
 @SCORES
 def test_output_weights_and_lse_are_the_formula_s(arrays: Any, name: str, framework: str) -> None:
-    """The log-sum-exp too: terms that drop out of the softmax are put back."""
+    """All results are the formula's; the log-sum-exp has the terms that cancel in the softmax."""
     q, k, v = arrays
     score = make_score(name)
     s = oracle.scores(q, k, score)
@@ -92,7 +92,7 @@ def test_output_weights_and_lse_are_the_formula_s(arrays: Any, name: str, framew
 
 @SCORES
 def test_lse_is_differentiable(arrays: Any, name: str) -> None:
-    """Against finite differences, of the log-sum-exp alone."""
+    """Gradients of the log-sum-exp alone agree with finite differences."""
     score, inputs = leaves(make_score(name), *arrays)
     names = list(score.tensors())
 
@@ -122,7 +122,7 @@ def test_numpy_keeps_the_dtype(dtype: str) -> None:
 
 @FRAMEWORKS
 def test_small_floats_are_summed_in_float32(framework: str) -> None:
-    """2,053 values of 1 have mean 1 in float32; summed in float16 they stop at 2,048 · 1."""
+    """The mean of 2,053 ones in float16 is 1; a sum in float16 would stop at 2,048."""
     t = 2053
     q, k, v = of(framework, np.zeros((1, 1, 1)), np.zeros((1, t, 1)), np.ones((1, t, 1)))
     q, k, v = (x.half() if framework == "torch" else x.astype("float16") for x in (q, k, v))
@@ -131,7 +131,7 @@ def test_small_floats_are_summed_in_float32(framework: str) -> None:
     assert float(out.lse[0, 0]) == pytest.approx(math.log(t), rel=1e-6)
 
 
-# Queries that attend nothing
+# Queries without keys
 
 NOTHING = {
     "row": lambda: np.array([[1, 1, 0, 0, 1, 0, 1], [0] * 7, [0, 1, 1, 1, 1, 1, 1]], bool),
@@ -162,7 +162,7 @@ def test_a_query_that_attends_nothing(arrays: Any, name: str, which: str, dropou
         assert all((g == 0).all() for g in found)
     if which == "batch":
         assert all((g[1] == 0).all() for g in found[:3])
-    # What the empty rows were given changes no gradient, of no parameter.
+    # The entries of queries without keys change no gradient, not even a parameter's.
     inputs[0].data[empty] = 1e3
     out = call()
     for g, h in zip(found, gradients(out, inputs), strict=True):
@@ -171,7 +171,7 @@ def test_a_query_that_attends_nothing(arrays: Any, name: str, which: str, dropou
 
 @ONE_OF_EACH_PAIR
 def test_a_query_shared_by_batches_of_which_one_is_empty(arrays: Any, name: str) -> None:
-    """Nothing flows back from the empty one, the log-sum-exp included."""
+    """No gradient comes from an example without keys, not even through its log-sum-exp."""
     query, key, value = arrays
     score, inputs = leaves(make_score(name), query[:1], key, value)
     out = attention(
@@ -185,7 +185,7 @@ def test_a_query_shared_by_batches_of_which_one_is_empty(arrays: Any, name: str)
 
 @FRAMEWORKS
 def test_no_finite_number_stands_for_masked(framework: str) -> None:
-    """Attended scores far below −1e9 still share the weight; a masked key takes none."""
+    """Attended scores far below −1e9 share the weight, and a masked key has none."""
     q, k, v = np.array([[1e6]]), np.array([[-1e6], [-1e6], [0.0]]), np.array([[1.0], [3.0], [9.0]])
     out = attention(*of(framework, q, k, v), score=Dot(), valid_lens=2, return_lse=True)
     assert float(out.output[0, 0]) == 2
@@ -197,7 +197,7 @@ def test_no_finite_number_stands_for_masked(framework: str) -> None:
 )
 @ONE_OF_EACH_PAIR
 def test_no_keys_at_all(name: str, mask: Any) -> None:
-    """Every query attends nothing, and none is read."""
+    """Without keys the output is 0 and no query is read."""
     arrays = [np.full((B, T_Q, D), math.nan), np.zeros((B, 0, D)), np.zeros((B, 0, D_V))]
     score, inputs = leaves(make_score(name), *arrays)
     options = {"mask": mask, "return_weights": True, "return_lse": True}
@@ -212,7 +212,7 @@ def test_no_keys_at_all(name: str, mask: Any) -> None:
 
 
 def test_query_only_terms_stay_in_the_graph(arrays: Any) -> None:
-    """They drop out of the softmax: a gradient of 0, not None."""
+    """A parameter that cancels in the softmax has a gradient of 0, not None."""
     score, inputs = leaves(make_score("Trilinear"), *arrays)
     assert isinstance(score, Trilinear)
     (gradient,) = torch.autograd.grad(attention(*inputs[:3], score=score).sum(), [score.w_q])

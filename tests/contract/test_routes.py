@@ -1,4 +1,4 @@
-"""What runs a call, and why: a plain value; nothing falls back in silence."""
+"""`plan` returns the route of a call and its reason; no call falls back in silence."""
 
 from __future__ import annotations
 
@@ -156,7 +156,7 @@ def test_numpy_without_the_core(no_core: None) -> None:
 
 @dataclass(frozen=True, eq=False)
 class Own(Score):
-    """A score of the user's own: s = scale · Σ pair(q, k)."""
+    """A user's score: s = scale · Σ pair(q, k)."""
 
     pair: Pair
     scale: Any = 1.0
@@ -181,7 +181,7 @@ def test_names_of_pairs_are_taken_once() -> None:
         return a * b
 
     first = Pair("of this test", value)
-    assert Pair("of this test", value) == first  # as when a notebook's cell runs again
+    assert Pair("of this test", value) == first  # a notebook may run its cell again
     with pytest.raises(ValueError, match=r"a pair 'tanh' already, of .*pairs\._tanh"):
         Pair("tanh", value)
 
@@ -217,7 +217,7 @@ def test_tensors_elsewhere() -> None:
 
 @needs_core
 def test_forward_mode() -> None:
-    """The reference under "auto"; NotImplementedError where the core is asked for."""
+    """Forward mode runs the reference under "auto" and raises NotImplementedError under "fused"."""
     q, k, v = (torch.tensor(normal(B, t, D)) for t in (T_Q, T_K, T_K))
 
     def f(q: torch.Tensor, impl: str) -> torch.Tensor:
@@ -282,7 +282,7 @@ def test_without_the_core_everything_works_and_says_so() -> None:
 
 
 def test_what_is_masked_by_a_window_of_everything_is_nothing(no_core: None) -> None:
-    """So that SDPA may still be taken."""
+    """A window without bounds is no mask, so PyTorch's SDPA may run."""
     q = torch.tensor(normal(B, T_K, D))
     assert plan(q, q, q, mask=Window(None, None)).route == "sdpa"
 
@@ -293,7 +293,7 @@ def test_isa() -> None:
 
 @needs_core
 def test_the_fused_way_makes_nothing_of_all_pairs() -> None:
-    """With intervals neither mask nor scores are made: 16,384² booleans alone are 256 MiB."""
+    """The core makes neither mask nor scores of intervals; 16,384² booleans would take 256 MiB."""
     n = 16_384
     x = np.ones((1, n, 1), np.float32)
     score = Additive(None, None, np.ones(1, np.float32))
@@ -317,7 +317,7 @@ MUCH = {
 def test_a_plan_says_what_memory_the_reference_needs(
     score: Any, memory: str, impl: str, no_core: None
 ) -> None:
-    """A plan says so where that is much, and no array of that size is made."""
+    """A plan states a large memory of the reference, and makes no array of that size."""
     x, few = (np.broadcast_to(np.zeros((), np.float32), (2, n, 64)) for n in (8192, 2048))
     found = plan(x, x, x, score=score(np.ones(64, np.float32)), impl=impl)
     assert found.route == "reference"

@@ -1,4 +1,4 @@
-"""`scores`, `log_weights`, `log_sum_exp` and gradients through weights: NumPy and PyTorch."""
+"""`scores`, `log_weights`, `log_sum_exp` and gradients through weights, in NumPy and PyTorch."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_torch(row: Row) -> None:
 
 
 def matrix(kind: str, query: Tensor, key: Tensor, **call: Any) -> Tensor:
-    """What is made of the scores by the public function of that kind."""
+    """Return the matrix (..., T_q, T_k) of the public function of that kind."""
     if kind == "weights":
         return attention(query, key, key, return_weights=True, **call).weights
     return {"scores": scores, "log_weights": log_weights}[kind](query, key, **call)
@@ -80,7 +80,7 @@ def test_gradients(kind: str, row: Row) -> None:
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("softcap", [0.0, 1.5])
 def test_gradcheck(function: Any, softcap: float) -> None:
-    """First and second derivatives of what is fused, with a row that attends nothing."""
+    """First and second derivatives of the fused functions are right, with a query without keys."""
     made = torch.Generator().manual_seed(0)
     draw = partial(torch.randn, dtype=torch.float64, generator=made)
     query, key, w = (draw(*n).requires_grad_() for n in ((2, 2, 3), (2, 3, 3), (3,)))
@@ -97,7 +97,7 @@ def test_gradcheck(function: Any, softcap: float) -> None:
 
 @pytest.mark.parametrize("score", [Dot(), Gaussian(), Laplace()])
 def test_weights_with_gradients_are_fused(score: Score) -> None:
-    """Output, weights and log-sum-exp of one call, and a loss on all three, as by definition."""
+    """Gradients of a loss on output, weights and log-sum-exp are the definition's."""
     found = {}
     for impl in ("fused", "reference"):
         made = torch.Generator().manual_seed(1)
@@ -181,7 +181,7 @@ def test_half_precision_gives_float32() -> None:
 
 
 def test_the_tensor_times_width_is_never_made() -> None:
-    """400 × 400 scores of 64 features take one matrix; the log-sum-exp takes none."""
+    """Scores take the memory of one matrix at width 64, and the log-sum-exp takes none."""
     query, key = np.ones((400, 64), np.float32), np.zeros((400, 64), np.float32)
     scores(query, key, score=Gaussian())
     tracemalloc.start()
@@ -229,7 +229,7 @@ def test_attention_still_asks_for_a_value() -> None:
 
 @pytest.mark.parametrize("name", TABLE)
 def test_layers(name: str) -> None:
-    """Scores before the first call and after it; weights are their softmax, whatever caps them."""
+    """A layer's scores are the same before and after its call; their softmax is its weights."""
     made = torch.Generator().manual_seed(0)
     x, y = (torch.randn(2, n, 4, generator=made) for n in (3, 5))
     sizes = {"hidden": 8} if TABLE[name].hidden else {}

@@ -1,4 +1,4 @@
-"""impl="separable": additive scores as products, to the errors that docs/separable.md states."""
+"""impl="separable" computes additive scores as products, within the errors in docs/separable.md."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ pytestmark = WARNINGS
 needs_core = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
 FRAMEWORK = pytest.mark.parametrize("to", [np.asarray, torch.tensor], ids=["numpy", "torch"])
 ERROR = 6.5e-4
-"""Of each tanh, at most, on the page."""
+"""Largest error of one tanh, from docs/separable.md."""
 run = partial(attention, impl="separable")
 
 
@@ -112,7 +112,9 @@ def test_gradients(mask: Any, dropout: float) -> None:
 @FRAMEWORK
 @needs_core
 def test_what_nobody_reads_has_no_say(to: Any) -> None:
-    """Neither in the range nor, NaN included, in results; nor has a bias alone, far from 0."""
+    """Masked tokens, NaN included, change neither the range nor a result. A hidden bias of 50 that
+    the queries cancel does not enlarge the range.
+    """
     (q, k, v), w = inputs(1.0)[0], inputs()[1].w_v
     score = Additive(np.eye(8), np.eye(8), w, np.full(8, 50.0))
     keep = np.array([[True] * 4 + [False] * 3, [False] * 7])
@@ -158,7 +160,7 @@ def test_prepared_keys(to: Any) -> None:
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("accelerated", [True, False])
 def test_dtypes(dtype: Any, accelerated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of features: float16 on accelerators, except where derivatives may be too small for it."""
+    """Features are float16 on accelerators, unless derivatives may be too small for float16."""
     monkeypatch.setattr(separable, "_accelerated", lambda x: accelerated)
     arrays, score = inputs()
     xs = [torch.tensor(x).to(dtype) for x in arrays]
@@ -211,7 +213,7 @@ def test_plan(to: Any) -> None:
         "rank 8, each tanh within 0.0004, as |a| ≤ 1.25 for queries and |b| ≤ 2 for keys; the "
         "product runs on cpu"
     )
-    assert plan(*made, score=score).route == "cpu"  # nothing but the word chooses it
+    assert plan(*made, score=score).route == "cpu"  # only impl="separable" chooses it
 
 
 def _refused(reason: str, *args: Any, **options: Any) -> None:

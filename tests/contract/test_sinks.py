@@ -1,4 +1,4 @@
-"""A sink is one more logit: against the softmax with that logit written out."""
+"""A sink gives the results of a softmax with one more logit."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ ROWS += [("trilinear", "grouped_6_2", "four"), ("dot", "no_key", "none"), ("dot"
 
 
 def with_logit(row: Row, sink: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Output, weights and log-sum-exp by loops in float64; sink: (heads,) or ()."""
+    """Return output, weights and log-sum-exp by loops in float64; sink: (heads,) or ()."""
     c = case(*row)
     s = oracle.scores(
         c.query, c.key, c.score.build(c.parameters, np.asarray), **c.masking(np.asarray)
@@ -102,7 +102,7 @@ def small(*, dtype: Any = torch.float64) -> list[Tensor]:
 @pytest.mark.parametrize("impl", ["fused", "reference"])
 @pytest.mark.parametrize("score", [Dot(), Gaussian(2.0)])
 def test_gradients(score: Score, impl: str) -> None:
-    """Of output, weights and log-sum-exp, by all and by the sink; a row that attends nothing."""
+    """First and second derivatives, by the sink too, are right, with a query without keys."""
 
     def call(query: Tensor, key: Tensor, value: Tensor, sink: Tensor) -> Any:
         return tuple(attention(
@@ -127,7 +127,7 @@ def test_nothing_attended_leaves_all_to_the_sink() -> None:
 
 
 def test_extreme_sinks() -> None:
-    """Small ones are none; large ones take all; none is NaN."""
+    """A very low sink changes nothing, and a very high sink takes all the weight, without NaN."""
     query, key, value, _ = (x.detach() for x in small(dtype=torch.float32))
     without = attention(query, key, value)
     assert torch.equal(attention(query, key, value, sink=-1e30), without)
@@ -140,7 +140,7 @@ def test_extreme_sinks() -> None:
 
 
 def test_weights_of_a_layer_s_last_call() -> None:
-    """`weights` of the task, later: with the sink as it was then."""
+    """The weights of a layer's last call use the sink at the time of the call."""
     query, key, value, sink = (x.detach() for x in small())
     score = Trilinear(*(torch.randn(4, dtype=torch.float64) for _ in range(3)))
     call = Call(query, key, value, score, sink=sink)
@@ -210,7 +210,7 @@ def test_without_heads_it_is_one_number() -> None:
 
 
 def test_it_broadcasts_to_the_leading_dimensions() -> None:
-    """One for each entry of a batch, for each head, or for both."""
+    """A sink may be one for each example, for each head, or for both."""
     query, key, value, _ = (x.detach() for x in small())
     sinks = torch.tensor([[-1.0, 0.5], [2.0, -0.25]], dtype=torch.float64)
     for sink, of_each in ((sinks, sinks), (sinks[:, :1], sinks[:, :1].expand(2, 2))):
@@ -218,6 +218,6 @@ def test_it_broadcasts_to_the_leading_dimensions() -> None:
         for i, j in np.ndindex(2, 2):
             exact = attention(query[i, j], key[i, j], value[i, j], sink=of_each[i, j])
             torch.testing.assert_close(found[i, j], exact)
-    found = attention(query[:, 0], key[:, 0], value[:, 0], sink=sinks[0])  # no heads
+    found = attention(query[:, 0], key[:, 0], value[:, 0], sink=sinks[0])  # without heads
     exact = attention(query[:, :1], key[:, :1], value[:, :1], sink=sinks[0][:, None])
     torch.testing.assert_close(found, exact[:, 0])

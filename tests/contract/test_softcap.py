@@ -1,4 +1,4 @@
-"""Capped scores, s → c · tanh(s / c): of every score, by the definition and by the core."""
+"""Capped scores, s → c · tanh(s / c), of every score, in the definition and in the core."""
 
 from __future__ import annotations
 
@@ -15,7 +15,6 @@ from helpers import oracle
 from helpers.samples import NAMES, OUTER, make_score, normal
 
 B, H, KV, T_Q, T_K, D, D_V = 2, 4, 2, 3, 7, 5, 2
-"""Scores with an outer function: a cap is a second one, for the definition alone."""
 CORE = pytest.param(
     "fused",
     marks=pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built"),
@@ -35,7 +34,7 @@ def inputs(scale: float = 2.0) -> list[np.ndarray]:
 @ROWS
 @pytest.mark.parametrize("cap", [0.3, 30.0])
 def test_values(name: str, cap: float, impl: str) -> None:
-    """Output, weights and log-sum-exp are those of the formula, a query bias inside the cap."""
+    """Output, weights and log-sum-exp are the formula's, with a query bias inside the cap."""
     xs, score, mask = inputs(), make_score(name), Causal("end") & Lengths([4, 0])
     exact = oracle.attend(*xs, score, mask, softcap=cap)
     found = attention(
@@ -47,7 +46,7 @@ def test_values(name: str, cap: float, impl: str) -> None:
 
 @ROWS
 def test_gradients(name: str, impl: str) -> None:
-    """First and second derivatives, of parameters too, agree with finite differences."""
+    """First and second derivatives, parameters' included, agree with finite differences."""
     made = make_score(name).map(torch.tensor)
     names, given = zip(*made.tensors().items(), strict=True) if made.tensors() else ((), ())
     xs = [torch.tensor(x) for x in inputs(1.0)] + list(given)
@@ -68,7 +67,7 @@ def test_gradients(name: str, impl: str) -> None:
 
 @IMPL
 def test_what_is_masked_is_not_capped_into_attention(impl: str) -> None:
-    """NaN and infinities under the mask reach nothing; an empty query gives 0 and −∞."""
+    """Masked NaN and ∞ change no result; a query without keys has output 0 and log-sum-exp −∞."""
     q, k, v = (torch.tensor(x) for x in inputs())
     k[:, :, 4:], v[:, :, 4:] = math.nan, math.inf
     leaves = [x.requires_grad_() for x in (q, k, v)]
@@ -95,7 +94,7 @@ def test_a_large_cap_is_none(impl: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("queries", [1, 2, 3])
 def test_half_precision_and_decoding(dtype: Any, queries: int) -> None:
-    """The fused result is the definition's on the same rounded inputs."""
+    """Fused results in half precision are the definition's on the same rounded inputs."""
     q, k, v = (torch.tensor(x).to(dtype) for x in inputs())
     options: dict[str, Any] = {"softcap": 1.5, "return_lse": True, "return_weights": True}
     score = make_score("Additive").map(lambda x: torch.tensor(x).to(dtype))
@@ -110,7 +109,7 @@ def test_half_precision_and_decoding(dtype: Any, queries: int) -> None:
 
 @pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
 def test_plans() -> None:
-    """PyTorch's own attention, which caps nothing, is not taken; a query bias is no obstacle."""
+    """A cap excludes PyTorch's own attention, which has none; the core takes a query bias."""
     q, k, v = (torch.tensor(x, dtype=torch.float16) for x in inputs())
     square = v[..., :1].expand(*v.shape[:-1], D)
     assert plan(q, k, square).route == "sdpa"
@@ -143,12 +142,12 @@ def test_a_cap_that_cannot_be(wrong: float) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("cap", [1e-30, 1e30])
 def test_the_least_and_the_largest_cap(cap: float, dtype: str, impl: str) -> None:
-    """Scores that are all but 0 give the mean of the values, and a cap far above them no change."""
+    """A tiny cap makes scores almost 0, and outputs means of values; a huge cap changes nothing."""
     q, k, v = (x.astype(dtype) for x in inputs())
     q[..., 0, :] = 0
     expected = attention(q, k, v, impl=impl)
     if cap < 1:
-        means = v.mean(-2, keepdims=True).repeat(2, axis=1)  # of one value head for two query heads
+        means = v.mean(-2, keepdims=True).repeat(2, axis=1)  # one value head for two query heads
         expected = np.broadcast_to(means, expected.shape)
     found = attention(q, k, v, softcap=cap, impl=impl)
     np.testing.assert_allclose(found, expected, rtol=1e-5, atol=1e-6)

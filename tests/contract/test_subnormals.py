@@ -1,4 +1,4 @@
-"""Subnormal numbers, on threads that take them for 0: XLA's do, PyTorch's when told to."""
+"""Subnormal numbers on threads that flush them to 0: XLA's always, PyTorch's on request."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ VALUE = np.full((64, 300, 16), 1e-40, np.float32)
 
 @pytest.fixture(autouse=True)
 def _flushing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """The caller flushes; threads that help it take after the one that made them, which did not."""
+    """Let the caller flush subnormals; its helper threads were made by a thread that does not."""
     monkeypatch.setattr(numpy_core, "threads", lambda: 4)
     _mean()
     if not torch.set_flush_denormal(True):
@@ -31,14 +31,14 @@ def _flushing(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 def _mean() -> np.ndarray:
-    """The mean of 300 values of 1e-40, shared out among threads."""
+    """Return means of 300 values of 1e-40, computed by several threads."""
     zero = np.zeros((64, 300, 32), np.float32)
     return anyscore.attention(zero, zero, VALUE, score=anyscore.Dot(), impl="fused")
 
 
 @ISA
 def test_every_float16_is_read(isa: str) -> None:
-    """As the values of one key each, with a weight of 1: what comes out is what went in."""
+    """Every finite float16 as the value of a single key, with weight 1, is the output."""
     core.use(isa)
     every = np.arange(2**16, dtype=np.uint16).view(np.float16)
     value = every[np.isfinite(every)].reshape(-1, 1, 64)
@@ -49,7 +49,7 @@ def test_every_float16_is_read(isa: str) -> None:
 
 @ISA
 def test_subnormal_float16_in_scores(isa: str) -> None:
-    """Its differences are normal numbers of float32: twice 2⁻²⁴ over a sigma of 2⁻²⁴ is 2."""
+    """Differences of subnormal float16 are normal float32: 2 · 2⁻²⁴ over a sigma of 2⁻²⁴ is 2."""
     core.use(isa)
     least = 2.0**-24
     query, key, value = (np.array([[[x]]], np.float16) for x in (3 * least, least, 1.0))

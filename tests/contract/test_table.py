@@ -1,4 +1,4 @@
-"""Values by table in NumPy and PyTorch, and PyTorch's own attention where it may be taken."""
+"""Values by table in NumPy and PyTorch, and in PyTorch's own attention."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ PRODUCTS = sorted({score for score, case_ in SCORES.items() if case_.kind in SDP
 @pytest.mark.parametrize("shape", SHAPES)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_sdpa(shape: str, dtype: Any, no_core: None) -> None:
-    """Where PyTorch's own attention may be taken (no mask, d_v = d_k), it is, and it is right."""
+    """PyTorch's own attention runs calls without a mask and with d_v = d_k, rightly."""
     for score in PRODUCTS:
         c = case(score, shape, "none")
         tensors = [torch.as_tensor(x, dtype=dtype) for x in (c.query, c.key, c.value)]

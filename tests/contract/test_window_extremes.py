@@ -1,4 +1,4 @@
-"""Windows and offsets of any size: what they keep is exact where sums of 64 bits overflow."""
+"""Windows and offsets of any size attend the right keys, also where sums of 64 bits overflow."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ WIDTHS = [0, 1, 2**31, 2**61, 2**63 - 1, 2**63, 2**64 - 1, 2**70]
 @pytest.mark.parametrize("dtype", ["int64", "uint64", "int32", "uint32", "int8", "uint8"])
 @pytest.mark.parametrize("tensor", [np.asarray, torch.from_numpy])
 def test_windows_of_any_size_are_exact(dtype: str, tensor: Any) -> None:
-    """All 64 bits of offsets, and widths beyond them, where sums would overflow."""
+    """Windows are exact at every offset of 64 bits and at wider widths: no sum overflows."""
     query, key = (tensor(np.zeros((n, 2), np.float32)) for n in (3, 5))
     kept = np.iinfo(dtype).min, np.iinfo(dtype).max
     for offset in (x for x in OFFSETS if kept[0] <= x <= kept[1]):
@@ -38,7 +38,7 @@ def test_windows_of_any_size_are_exact(dtype: str, tensor: Any) -> None:
 
 @pytest.mark.parametrize("tensor", [np.asarray, torch.from_numpy])
 def test_lists_of_offsets_of_any_size_are_exact(tensor: Any) -> None:
-    """An offset for each query, with a sign or without."""
+    """Lists of signed or unsigned offsets, one for each query, are exact."""
     query, key = (tensor(np.zeros((n, 2), np.float32)) for n in (2, 5))
     lists = [(-(2**63), 2**63 - 1), (2**64 - 1, 2**63), (2, 2**64 - 1), (-(2**63), 1)]
     for offsets in lists:

@@ -1,4 +1,4 @@
-"""One call of the raw interface as plain data: arrays as `anyscore._core` takes them."""
+"""One call of the raw interface as plain data, with the arrays of `anyscore._core`."""
 
 from __future__ import annotations
 
@@ -17,11 +17,11 @@ LARGEST = {"float16": 65504.0, "bfloat16": 3.3895314e38, "float32": 3.4028235e38
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """Shapes are those of `csrc`: full rank, leading dimensions 1 or those of `lead` (for keys,
-    values and key biases: the last of them divided by `groups`). bfloat16 is held as int16.
+    """A call. Arrays have full rank, as in `csrc`. Each leading dimension is 1 or the one in
+    `lead`. Keys, values and key biases divide the last one by `groups`. int16 holds bfloat16.
 
     compute: float32 or float64, the dtype of the log-sum-exp. period: the number of leading
-    positions after which dropout repeats; None = it does not.
+    positions after which dropout repeats; None if dropout does not repeat.
     """
 
     pair: str
@@ -33,7 +33,7 @@ class Call:
     weight: np.ndarray | None = None
     key_bias: np.ndarray | None = None
     bias: np.ndarray | None = None
-    c: None = None  # of graphs
+    c: None = None  # only graphs have it
     start: np.ndarray | None = None
     stop: np.ndarray | None = None
     mask: np.ndarray | None = None
@@ -60,16 +60,16 @@ class Call:
 
     @property
     def repeats(self) -> int:
-        """What dropout's count of leading positions is taken modulo."""
+        """Return the modulus of dropout's count of leading positions."""
         return max(math.prod(self.lead), 1) if self.period is None else self.period
 
     @property
     def keeps_scores(self) -> bool:
-        """Whether a backward takes the scores: a bias after the outer function hides its values."""
+        """Return whether a backward can take scores; a bias after an outer function hides them."""
         return not (self.outer and self.after)
 
     def operands(self, packed: np.ndarray | None = None) -> Operands:
-        """The arrays, as the core takes them."""
+        """Return the arrays in the core's order."""
         return Operands(
             self.a, self.b, self.weight, self.key_bias, self.value, self.bias, self.c, self.start,
             self.stop, self.mask, self.seed, packed=packed,
@@ -77,14 +77,14 @@ class Call:
 
     @property
     def numbers(self) -> tuple[float, ...]:
-        """The numbers, as the core takes them."""
+        """Return the numbers in the core's order."""
         return Settings(
             self.pair, self.scale, self.groups, self.dropout, self.repeats, self.lead, self.outer,
             self.outer_scale, bias_is_diagonal=self.diagonal, bias_after_outer=self.after,
         ).numbers  # fmt: skip
 
     def __repr__(self) -> str:
-        """What it takes to recognise the call in a failure."""
+        """Return a text that identifies the call in a failure."""
         shown = []
         for field in fields(self):
             x = getattr(self, field.name)
@@ -96,19 +96,19 @@ class Call:
 
 
 def name_of(x: np.ndarray) -> str:
-    """The dtype that an array stands for."""
+    """Return the name of the dtype of x; int16 holds bfloat16."""
     return "bfloat16" if x.dtype == np.int16 else str(x.dtype)
 
 
 def numbers(x: np.ndarray, dtype: Any = np.float64) -> np.ndarray:
-    """The numbers of an array, bfloat16 held as int16 among them."""
+    """Return the numbers of x in `dtype`; int16 holds bfloat16."""
     if x.dtype == np.int16:
         x = (x.view(np.uint16).astype(np.uint32) << 16).view(np.float32)
     return x.astype(dtype)
 
 
 def stored(x: np.ndarray, dtype: str) -> np.ndarray:
-    """Numbers rounded to `dtype`, bfloat16 held as int16; what is too large becomes infinite."""
+    """Return x rounded to `dtype`, too large numbers to ±∞; int16 holds bfloat16."""
     with np.errstate(all="ignore"):
         if dtype != "bfloat16":
             return np.asarray(x).astype(dtype)

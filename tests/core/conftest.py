@@ -1,4 +1,4 @@
-"""What the tests of the C++ core share; they need neither PyTorch nor what lies above the core."""
+"""Fixture of the C++ core's tests, which need neither PyTorch nor layers above the core."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 @pytest.fixture(autouse=True)
 def _best_isa() -> Iterator[None]:
-    """Whatever a test chose, the next one starts with the default again."""
+    """Restore the default instruction set after each test."""
     yield
     core = sys.modules.get("anyscore._core")
     if core is not None:

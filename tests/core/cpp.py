@@ -1,4 +1,4 @@
-"""C++ compiled on the spot against the headers of `csrc`, and called through ctypes."""
+"""Helpers compile C++ against the headers of `csrc` and call it through ctypes."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ CSRC = Path(__file__).parents[2] / "csrc"
 
 
 def build(target: Path, code: str, *flags: str) -> None:
-    """Write an object or a library, as `flags` say; skip the test where there is no compiler."""
+    """Write an object or a library, by `flags`; skip the test without a compiler."""
     compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
     if compiler is None:
         pytest.skip("no C++ compiler here")
@@ -27,7 +27,7 @@ def build(target: Path, code: str, *flags: str) -> None:
 
 
 def library(folder: Path, code: str, *flags: str) -> Any:
-    """The functions that `code` declares extern "C"."""
+    """Return a library with the functions that `code` declares extern "C"."""
     target = folder / "library.so"
     build(target, code, "-shared", "-pthread", *flags)
     return ctypes.CDLL(str(target))

@@ -1,4 +1,4 @@
-"""Random calls: shapes, strides, masks, heads and dtypes drawn from a seed."""
+"""Random calls with shapes, strides, masks, heads and dtypes from a seed."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ LEADS: tuple[tuple[Shape, int], ...] = (
     ((), 1), ((1,), 1), ((2,), 1), ((3,), 3), ((2, 3), 1), ((2, 4), 2), ((1, 6), 3), ((2, 2), 2),
     ((2, 1, 3), 1),
 )  # fmt: skip
-"""Leading dimensions, and how many query heads share a key head."""
+"""(leading dimensions, number of query heads for each key head)."""
 WORK = 250_000
-"""Multiply-adds that a drawn call may cost: queries × keys × (hidden + value) of all heads."""
+"""Largest number of multiply-adds of a call: queries × keys × (hidden + value) of all heads."""
 
 MASKS = (
     "none", "lengths", "causal", "window", "interval", "boolean", "per query", "per key",
@@ -29,8 +29,8 @@ MASKS = (
 
 
 def draw(rng: Random, pair: str, mask: str, dtype: str, /, **given: Any) -> Call:
-    """A call of that pair, mask and dtype; `given` replaces what would be drawn: queries, keys,
-    hidden, width (of values), lead, groups, dropout, and the fields of `Call`.
+    """Return a random call of a pair, mask and dtype. `given` fixes queries, keys, hidden, width
+    (of values), lead, groups, dropout, or fields of `Call`.
     """
     lead, groups = given.pop("lead", None), given.pop("groups", 1)
     if lead is None:
@@ -80,7 +80,7 @@ def draw(rng: Random, pair: str, mask: str, dtype: str, /, **given: Any) -> Call
 
 
 def outer(rng: Random, pair: str, fields: dict[str, Any], given: dict[str, Any]) -> dict[str, Any]:
-    """An outer function; of what may not be negative, unless it is a cap."""
+    """Draw an outer function, and factors without negative sums unless it is a cap."""
     drawn = {"outer": "tanh", "outer_scale": float(rng.choice([0.5, 5.0, 50.0]))}
     other = given.keys() & {"weight", "key_bias", "scale"}
     if pair not in ("squared", "absolute") or other or rng.random() < 0.3:
@@ -94,7 +94,7 @@ def outer(rng: Random, pair: str, fields: dict[str, Any], given: dict[str, Any])
 
 
 def biased(rng: Random, dtype: str, fields: dict[str, Any]) -> dict[str, Any]:
-    """A bias, a matrix or one number for each diagonal; after a function of distances."""
+    """Draw a bias: a matrix or one number for each diagonal, after a function of distances."""
     queries, keys = fields["a"].shape[-2], fields["b"].shape[-2]
     diagonal = bool(rng.random() < 0.5)
     shape = (1, max(queries + keys - 1, 1)) if diagonal else (queries, keys)
@@ -104,7 +104,7 @@ def biased(rng: Random, dtype: str, fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sizes(rng: Random, sizes: list[int | None], heads: int) -> list[int]:
-    """What is None drawn, 0 now and then; again until the work fits, if it can."""
+    """Draw each size that is None, sometimes 0, until the work is at most WORK (50 tries)."""
     drawn = []
     for _ in range(50):
         drawn = [int(rng.choice(SIZES)) if n is None else n for n in sizes]
@@ -118,7 +118,7 @@ def _sizes(rng: Random, sizes: list[int | None], heads: int) -> list[int]:
 
 
 def _lead(rng: Random, lead: Shape) -> Shape:
-    """Leading dimensions, some of them left to broadcast."""
+    """Return leading dimensions, some of them 1 to broadcast."""
     return tuple(1 if rng.random() < 0.2 else n for n in lead)
 
 
@@ -130,7 +130,7 @@ def _numbers(rng: Random, dtype: str) -> Callable[..., np.ndarray]:
 
 
 def strided(rng: Random, x: np.ndarray, unit: bool = False) -> np.ndarray:
-    """The same numbers, laid out in some other way. unit: the last axis stays dense."""
+    """Return the same numbers in a random layout. unit: the last axis stays dense."""
     kind = rng.integers(6)
     if kind == 1:  # rows of a wider array
         wide = np.zeros((*x.shape[:-1], x.shape[-1] + 3), x.dtype)
@@ -140,7 +140,7 @@ def strided(rng: Random, x: np.ndarray, unit: bool = False) -> np.ndarray:
         many = np.zeros((*x.shape[:-2], 2 * x.shape[-2], x.shape[-1]), x.dtype)
         many[..., ::2, :] = x
         return many[..., ::2, :]
-    if kind == 3 and x.ndim > 2:  # heads beside tokens, as `x.transpose(1, 2)` leaves them
+    if kind == 3 and x.ndim > 2:  # heads beside tokens, as after `x.transpose(1, 2)`
         return np.ascontiguousarray(x.swapaxes(-3, -2)).swapaxes(-3, -2)
     if kind == 4 and x.ndim > 1:  # backwards
         return np.ascontiguousarray(x[..., ::-1, :])[..., ::-1, :]
@@ -152,7 +152,7 @@ def strided(rng: Random, x: np.ndarray, unit: bool = False) -> np.ndarray:
 
 
 def masked(rng: Random, mask: str, lead: Shape, queries: int, keys: int) -> dict[str, Any]:
-    """start, stop and mask of a kind of mask, some leading dimensions left to broadcast."""
+    """Return start, stop and mask of a kind of mask; some leading dimensions broadcast."""
     i = np.arange(queries)
     on = _lead(rng, lead)
 
@@ -172,7 +172,7 @@ def masked(rng: Random, mask: str, lead: Shape, queries: int, keys: int) -> dict
         return {"stop": clip(i + 1)}
     if mask == "window":
         return {"start": clip(i - 3), "stop": clip(i + 4)}
-    if mask == "interval":  # some empty, some with start > stop
+    if mask == "interval":  # some are empty, and some have start > stop
         return {"start": strided(rng, bounds()), "stop": strided(rng, bounds())}
     if mask == "boolean":
         return {"mask": boolean()}

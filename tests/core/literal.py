@@ -1,10 +1,10 @@
-"""The raw interface in plain NumPy: each line of the contract as it is written, one head at a time.
+"""The raw interface in plain NumPy, by the formulas of the contract, one head at a time.
 
     s_ij = scale · Σ_d weight_d · pair(a_id, b_jd) + key_bias_j      p = softmax over the kept j
     o_i  = Σ_j z_ij p_ij v_j,   z_ij = kept by dropout / (1 − rate)
 
-`run(call, float64)` is the oracle of the tests, and `run(call, float32)` the error that plain
-operations make. What is not kept is replaced before it is used, so it is never read.
+`run(call, float64)` is the oracle of the tests, and `run(call, float32)` gives the error of plain
+operations. Masked entries are replaced before use, so no masked entry is read.
 """
 
 from __future__ import annotations
@@ -35,11 +35,11 @@ SLOPES: dict[str, Callable[[Array, Array], tuple[Array, Array]]] = {
     "absolute": lambda a, b: (np.sign(a - b), np.sign(b - a)),
     "squared": lambda a, b: (2 * (a - b), 2 * (b - a)),
 }
-"""The derivatives by a and by b."""
+"""Derivatives by a and by b."""
 
 
 def _distance(s: Array, c: Any, root: Array, slope: Array) -> tuple[Array, Array]:
-    """Of s > 0; elsewhere 0, of slope 0."""
+    """Return value and slope of an outer function of s > 0; both are 0 elsewhere."""
     return np.where(s <= 0, 0, -c * root), np.where(s <= 0, 0, -c * slope)
 
 
@@ -51,16 +51,16 @@ OUTER: dict[str, Callable[[Array, Any], tuple[Array, Array]]] = {
         s, c, 2 * np.arcsinh(np.sqrt(s / 2)), 1 / (np.sqrt(s) * np.sqrt(s + 2))
     ),
 }
-"""The outer functions and their derivatives."""
+"""Outer functions and their derivatives."""
 
 OF_FLOATS = "a", "b", "weight", "key_bias", "value", "bias"
 OF_KEY = "b", "key_bias", "value"
 OWN_RANK = {"weight": 1, "key_bias": 1, "start": 1, "stop": 1, "d_lse": 1}
-"""Axes after the leading dimensions, where they are not two."""
+"""Number of axes after the leading dimensions, where it is not two."""
 
 
 class Head(NamedTuple):
-    """The operands of one head, where they lie in their arrays, and what follows from them."""
+    """The operands of one head, their places in the arrays, and the values computed from them."""
 
     at: dict[str, tuple[int, ...]]
     a: np.ndarray  # (T_q, 1, h)
@@ -68,18 +68,18 @@ class Head(NamedTuple):
     weight: np.ndarray  # (h,)
     value: np.ndarray  # (T_k, d_v)
     keep: np.ndarray  # (T_q, T_k)
-    kept: np.ndarray  # (T_q, T_k), what dropout multiplies weights by
+    kept: np.ndarray  # (T_q, T_k), dropout's factors of the weights
     s: np.ndarray  # (T_q, T_k), −∞ where not kept
-    slope: np.ndarray  # (T_q, T_k), by which the outer function multiplies gradients
+    slope: np.ndarray  # (T_q, T_k), derivative of the outer function
     p: np.ndarray  # (T_q, T_k)
     stats: np.ndarray  # (2, T_q)
 
 
 @np.errstate(all="ignore")
 def run(call: Call, dtype: Any, rounded: bool = False) -> Results:
-    """Every result by name: output, stats, lse, scores, weights, and d_x for each operand x.
+    """Return all results by name: output, stats, lse, scores, weights, and d_x of each operand x.
 
-    rounded: the output is rounded to the dtype of the values, before the backward uses it too.
+    rounded: the output has the dtype of the values, and the backward uses the rounded output.
     """
     out = forward(call, dtype)
     if rounded:
@@ -103,10 +103,10 @@ def forward(call: Call, dtype: Any) -> Results:
 def backward(
     call: Call, dtype: Any, output: np.ndarray | None = None, absolute: bool = False
 ) -> Results:
-    """d s_ij = p_ij (d p_ij − Σ_j p_ij d p_ij + d lse_i) + what the scores themselves are given.
+    """Return gradients: d s_ij = p_ij (d p_ij − Σ_j p_ij d p_ij + d lse_i) + upstream d_scores_ij.
 
-    output: the sum is taken as d output · output, as a kernel that holds one tile does.
-    absolute: every term by its size, which is what the rounding of a gradient is relative to.
+    output: Σ_j p_ij d p_ij is computed as d output · output, as in a kernel with one tile.
+    absolute: sum |terms|, to which the rounding of a gradient is relative.
     """
     size: Callable[[Array], Array] = np.abs if absolute else np.asarray
     found = {
@@ -127,7 +127,7 @@ def backward(
         found["d_value"][head.at["value"]] += product((p * head.kept).T, d_output, keep.T)
         if call.bias is not None and call.after:
             add_to_bias(call, found["d_bias"][head.at["bias"]], d_s)
-        if not absolute or call.outer != "tanh":  # whose slope, 1 − tanh², is rounded as 1 is
+        if not absolute or call.outer != "tanh":  # 1 − tanh² rounds as 1 does
             d_s = np.where(keep, d_s * size(head.slope), 0)
         if call.bias is not None and not call.after:
             add_to_bias(call, found["d_bias"][head.at["bias"]], d_s)
@@ -135,7 +135,7 @@ def backward(
             found["d_key_bias"][head.at["key_bias"]] += d_s.sum(0)
         d_s = (d_s * size(dtype(call.scale)))[..., None]
         slopes = SLOPES[call.pair](head.a, head.b)
-        if absolute and call.pair == "tanh":  # 4r(1 − r) is rounded as 4r is; small, it may be lost
+        if absolute and call.pair == "tanh":  # 4r(1 − r) rounds as 4r; small, it vanishes
             slope = 4 * np.exp(-2 * np.abs(head.a + head.b)) + 2.0**-83
             slopes = (np.minimum(2, slope / np.finfo(call.compute).eps),) * 2
         by_a, by_b = (size(head.weight * x) for x in slopes)
@@ -149,7 +149,7 @@ def backward(
 
 @np.errstate(all="ignore")
 def heads(call: Call, dtype: Any) -> list[tuple[tuple[int, ...], Head]]:
-    """Each position of the leading dimensions, and its operands in `dtype`."""
+    """Return (position in the leading dimensions, operands in `dtype`) of each head."""
     names = *OF_FLOATS, "start", "stop", "mask"
     given = {name: getattr(call, name) for name in names if getattr(call, name) is not None}
     dropped, found = kept_by_dropout(call), []
@@ -181,12 +181,12 @@ def heads(call: Call, dtype: Any) -> list[tuple[tuple[int, ...], Head]]:
 
 
 def diagonals(call: Call) -> np.ndarray:
-    """Which entry of the bias each query and key meet, where it is one of diagonals."""
+    """Return the index (T_q, T_k) into a bias by diagonals."""
     return np.arange(call.keys) - np.arange(call.queries)[:, None] + call.queries - 1
 
 
 def matrix(call: Call, bias: np.ndarray) -> np.ndarray:
-    """The bias of one head as (T_q, T_k)."""
+    """Return the bias of one head as (T_q, T_k)."""
     return bias[0][diagonals(call)] if call.diagonal else bias
 
 
@@ -198,7 +198,7 @@ def add_to_bias(call: Call, to: np.ndarray, d_s: np.ndarray) -> None:
 
 
 def place(call: Call, name: str, x: np.ndarray, n: tuple[int, ...]) -> tuple[int, ...]:
-    """Where the array `name` is read for the output at n."""
+    """Return the index into the array `name` for the output at n."""
     if name in OF_KEY and n:
         n = (*n[:-1], n[-1] // call.groups)
     lead = x.shape[: x.ndim - OWN_RANK.get(name, 2)]
@@ -206,9 +206,10 @@ def place(call: Call, name: str, x: np.ndarray, n: tuple[int, ...]) -> tuple[int
 
 
 def softmax(s: np.ndarray, keep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Weights, and the largest score with the logarithm of the sum relative to it (2, T_q).
+    """Return weights, and (largest score, log of the sum relative to it) (2, T_q).
 
-    A row that keeps nothing, or only −∞, gives 0, −∞ and 0; one that keeps NaN or +∞ gives NaN.
+    A query without keys, or with scores of −∞ only, gives 0, −∞ and 0; a score of NaN or +∞ gives
+    NaN.
     """
     top = s.max(-1, keepdims=True, initial=-np.inf)
     top = np.where(top == -np.inf, 0, top)
@@ -221,7 +222,7 @@ def softmax(s: np.ndarray, keep: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def kept_by_dropout(call: Call) -> np.ndarray:
-    """Boolean (period, T_q, T_k)."""
+    """Return which weights dropout keeps, boolean (period, T_q, T_k)."""
     period = call.repeats
     if not call.dropout:
         return np.ones((period, call.queries, call.keys), bool)
@@ -232,14 +233,14 @@ def kept_by_dropout(call: Call) -> np.ndarray:
 
 
 def clean(terms: np.ndarray, keep: np.ndarray) -> np.ndarray:
-    """terms (T_q, T_k, h), 0 where not kept."""
+    """Return terms (T_q, T_k, h) with 0 where masked."""
     return np.where(keep[..., None], terms, 0)
 
 
 def product(
     x: np.ndarray, y: np.ndarray, keep: np.ndarray, wanted: np.ndarray | None = None
 ) -> np.ndarray:
-    """Σ over the kept j of x_ij y_jc, and of that the `wanted` entries; the others are 0."""
+    """Return Σ_j x_ij y_jc over the kept j, and 0 outside the `wanted` entries."""
     if np.isfinite(x).all() and np.isfinite(y).all():
         out = np.where(keep, x, 0) @ y
     else:
@@ -249,8 +250,9 @@ def product(
 
 @np.errstate(all="ignore")
 def sizes(call: Call) -> dict[str, float]:
-    """What the rounding of a result is relative to, beside its own size: the largest sum of the
-    sizes of its terms. Of a score first of all, and of each gradient.
+    """Return the largest sum of |terms| of a score and of each gradient, by name.
+
+    The rounding of a result is relative to this sum, beside its own size.
     """
     gradients = backward(call, np.float64, absolute=True)
     found = {name: float(x[np.isfinite(x)].max(initial=0.0)) for name, x in gradients.items()}
@@ -258,9 +260,9 @@ def sizes(call: Call) -> dict[str, float]:
 
 
 def terms(call: Call) -> float:
-    """What the rounding of a score is relative to: the largest sum of |terms| that is attended.
+    """Return the largest sum of |terms| of an attended score, to which its rounding is relative.
 
-    Under an outer function these count by its slope, and its value is rounded too.
+    An outer function multiplies this sum by its slope and adds the rounding of its value.
     """
     largest = 0.0
     for _, head in heads(call, np.float64):

@@ -1,4 +1,4 @@
-"""A call run through `anyscore._core`, and held against the literal formulas with a budget."""
+"""Helpers run a call through `anyscore._core` and compare it with the formulas, within a budget."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ core: Any = pytest.importorskip("anyscore._core", reason="the C++ core is not bu
 
 
 def runnable() -> set[str]:
-    """The instruction sets of this processor, of which a core of its own has not all."""
+    """Return the instruction sets of this processor; a core built for it alone lacks some."""
     found = set(core.isas())
     return found | {"avx2"} if "avx512" in found else found
 
@@ -30,9 +30,9 @@ GRADIENTS = Operands._fields[:N_DIFFERENTIABLE]
 
 
 def run(call: Call, threads: int = 1, prepared: bool = False) -> Results:
-    """All results by name, as the core gives them; what it leaves unwritten is NaN.
+    """Return all results of the core by name; unwritten entries are NaN.
 
-    Gradients are there twice: "d_a kept" and so on are those of a backward that has the scores.
+    Each gradient appears twice: "d_a kept" and so on come from a backward that has the scores.
     """
     results = forward(call, threads, prepared)
     recomputed = backward(call, threads, results | {"scores": None})
@@ -49,7 +49,7 @@ def _kept(call: Call, threads: int, results: Results) -> Results:
 
 
 def forward(call: Call, threads: int = 1, prepared: bool = False) -> Results:
-    """output, stats and scores; and the log-sum-exp and the weights that these make."""
+    """Return output, stats and scores, with the log-sum-exp and the weights computed from them."""
     output = nan((*call.lead, call.queries, call.value.shape[-1]), name_of(call.value))
     stats, scores = empty_stats(call), empty_scores(call)
     packed = prepare(call, threads) if prepared else None
@@ -60,7 +60,7 @@ def forward(call: Call, threads: int = 1, prepared: bool = False) -> Results:
 
 
 def weights_of(xp: Any, scores: Any, stats: Any) -> Any:
-    """The weights that scores and their statistics make."""
+    """Return the weights of scores and their statistics."""
     most, log_sum = stats[..., 0, :, None], stats[..., 1, :, None]
     weights = xp.exp(scores - xp.where(most == -np.inf, 0, most) - log_sum)
     return xp.where(scores == -np.inf, 0, weights)
@@ -75,7 +75,7 @@ def empty_scores(call: Call) -> np.ndarray:
 
 
 def d_stats(call: Call) -> np.ndarray | None:
-    """The gradient of statistics: of the largest scores NaN, for nobody reads it."""
+    """Return the gradient of statistics: NaN for the largest scores, which no kernel reads."""
     if call.d_lse is None:
         return None
     return np.stack([np.full_like(call.d_lse, np.nan), call.d_lse], -2)
@@ -88,7 +88,7 @@ def prepare(call: Call, threads: int = 1) -> np.ndarray:
 
 
 def backward(call: Call, threads: int = 1, results: Results | None = None) -> Results:
-    """Gradients, from the forward's own output and statistics, or the results given."""
+    """Return gradients from `results`, or from a forward if None."""
     if results is None:
         results = forward(call, threads) | {"scores": None}
     found = {
@@ -105,7 +105,7 @@ def backward(call: Call, threads: int = 1, results: Results | None = None) -> Re
 
 
 def run_alone(call: Call, threads: int = 2) -> Results:
-    """The same without values: there is no output, and no gradient of values."""
+    """Return the results of the call without values: no output and no gradient of values."""
     x = call.operands()._replace(value=None)
     stats, scores = empty_stats(call), empty_scores(call)
     core.forward(x, call.pair, call.numbers, (None, stats, scores), threads)
@@ -121,16 +121,18 @@ def run_alone(call: Call, threads: int = 2) -> Results:
 
 
 def nan(shape: tuple[int, ...], dtype: str) -> np.ndarray:
-    """NaN throughout, so that an unwritten entry shows."""
+    """Return an array of NaN, which shows unwritten entries."""
     return stored(np.full(shape, math.nan, np.float32), dtype)
 
 
 def check(call: Call, alike: bool = False, gradients: bool = True, **how: Any) -> Results:
-    """Every result is within the budget: twice the error of plain operations of the same type, and
-    a band for rounding: BAND times the largest entry; and twice the sum of a score's terms, as
-    much of a gradient, and the sum of a gradient's own terms (they may cancel).
+    """Assert that every result is within the budget, and return the results.
 
-    alike: NaN and ±∞ are the same thing in gradients. gradients: whether they are looked at.
+    The budget is twice the error of plain operations in the same dtype, plus a band. The band has
+    BAND roundings of the largest entry, and two of the sum of a score's terms. Gradients add the
+    sum of their own terms, as these may cancel.
+
+    alike: gradients may have NaN in place of ±∞. gradients: whether to compare gradients.
     """
     found = run(call, **how)
     compare(call, found, alike, gradients, **how)
@@ -140,7 +142,7 @@ def check(call: Call, alike: bool = False, gradients: bool = True, **how: Any) -
 def compare(
     call: Call, found: Results, alike: bool = False, gradients: bool = True, **how: Any
 ) -> None:
-    """Hold results against the formulas, as `check` says."""
+    """Assert that results are within the budget of `check`."""
     if not gradients:
         found = {name: x for name, x in found.items() if not name.startswith("d_")}
     exact = literal.run(call, WIDER[call.compute])
@@ -169,11 +171,11 @@ def compare(
 
 
 def same(x: Results, y: Results) -> bool:
-    """Whether all results are the same bits."""
+    """Return whether all results have the same bits."""
     return x.keys() == y.keys() and all(x[name].tobytes() == y[name].tobytes() for name in x)
 
 
 def with_compute(call: Call, dtype: str) -> Call:
-    """The same call, computed in another dtype."""
+    """Return the same call, computed in another dtype."""
     d_lse, d_scores = (None if x is None else x.astype(dtype) for x in (call.d_lse, call.d_scores))
     return replace(call, compute=dtype, d_lse=d_lse, d_scores=d_scores)

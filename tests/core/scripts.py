@@ -1,4 +1,4 @@
-"""Python scripts run in a process of their own: forks, limits and what may crash."""
+"""Run Python scripts in their own process: forks, limits, possible crashes."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from helpers.hang import HANG
 
 
 def run_script(script: str, timeout: float = HANG) -> str:
-    """What a Python of its own prints; a failure shows what it said."""
+    """Return the output of a script in its own process; a failure shows its stderr."""
     tests = str(Path(__file__).parents[1])
     path = os.pathsep.join([tests, *filter(None, sys.path)])
     done = subprocess.run(

@@ -1,4 +1,4 @@
-"""`_core.AppendAgain`: rows go to their places in a cache, or nothing is written."""
+"""`_core.AppendAgain` writes rows to their places in a cache, or nothing."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ CAPACITY = 9
 
 
 def cache_of(lead: tuple[int, ...], width: int, dtype: Any, packs: bool) -> list[Any]:
-    """b, values, packed and length of an empty cache; 7 stands where nothing was written."""
+    """Return b, values, packed and length of an empty cache; unwritten entries are 7."""
     b, values = np.full((*lead, CAPACITY, width), 7, dtype), np.full((*lead, CAPACITY, 3), 7, dtype)
     packed = np.zeros((*lead, CAPACITY + 1, width), dtype) if packs else None
     return [b, values, packed, np.zeros((), np.int64)]
@@ -85,7 +85,7 @@ def test_arrays_of_another_kind_write_nothing() -> None:
 @pytest.mark.parametrize("count", [1, 3])
 @pytest.mark.parametrize("length", [2**63 - 1, 2**63 - 3, CAPACITY + 1, -1, -(2**63)])
 def test_nothing_is_written_beside_the_cache(length: int, count: int) -> None:
-    """Whatever its length says, as that of a file."""
+    """No length, say from a file, makes an append write outside the cache."""
     around = [np.full((CAPACITY + 6, n), 7, np.float32) for n in (4, 3)]
     b, values = (x[3:-3] for x in around)
     packed, start = np.zeros((CAPACITY + 1, 4), np.float32), np.full((), length)

@@ -1,6 +1,6 @@
-"""The kernels for Arm, whose vectors are NEON's, under QEMU; and the same program for this machine,
-which says that it is not the program that is wrong. Products of bfloat16 numbers are emulated in
-both. The third has the instructions for them: some processors run what they do not list.
+"""The kernels for Arm with NEON run under QEMU. The same program runs on this machine, to tell
+errors of the kernels from errors of the program. Both emulate products of bfloat16 numbers. A third
+program has the instructions for them: some processors run instructions that they do not list.
 
 Debian: apt-get install g++-aarch64-linux-gnu qemu-user
 """
@@ -25,7 +25,7 @@ from helpers.hang import HANG
 
 pytestmark = pytest.mark.slow
 
-TYPES = "float32", "float64", "float16", "bfloat16"  # as call.h counts them
+TYPES = "float32", "float64", "float16", "bfloat16"  # in the order of call.h
 HERE = Path(__file__).parent
 HEADS, KEYS, HIDDEN, WIDTH = 2, 70, 21, 18
 EMULATED = "-DANYSCORE_ISA=baseline", "-DANYSCORE_EMULATE_DOTS"
@@ -84,7 +84,7 @@ def drawn(pair: str, queries: int, dtype: str, width: int = WIDTH) -> Call:
     if pair in ("absolute", "squared"):
         weight = np.abs(weight)
     scale = (1 if pair in ("product", "tanh", "leaky_relu") else -1) / math.sqrt(HIDDEN)
-    unweighted = pair == "product" and dtype == "bfloat16"  # as scores of products are
+    unweighted = pair == "product" and dtype == "bfloat16"  # scores of products have no weight
     return Call(
         pair, (HEADS,), a, b, value, d_output, None if unweighted else stored(weight, dtype),
         scale=scale, compute="float64" if dtype == "float64" else "float32",
@@ -131,7 +131,7 @@ def test_within_the_budget(program: list[str], pair: str, queries: int, dtype: s
 
 
 def test_a_key_with_all_the_weight_has_no_gradient(program: list[str]) -> None:
-    """dP and D are then the same sum, in the same order."""
+    """A key with all the weight has no gradient: dP and D are the same sum in the same order."""
     call = drawn("product", 67, "bfloat16", width=90)
     call.b[:, 3] = stored(numbers(call.b[:, 3]) * 1000, "bfloat16")
     call.a[:] = stored(np.abs(numbers(call.a)) * np.sign(numbers(call.b[:, 3:4])), "bfloat16")

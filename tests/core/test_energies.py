@@ -1,4 +1,4 @@
-"""Energies of location-sensitive attention in the core: values and gradients, by the formula."""
+"""Energies of location-sensitive attention and their gradients follow the formula."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ SIZES = [(1, 1, 1, 1), (2, 5, 3, 2), (3, 37, 17, 11), (2, 300, 70, 33), (5, 16, 
 
 
 class Step(NamedTuple):
-    """The arrays of a step, as the core takes them."""
+    """The arrays of a step, in the core's order."""
 
     key: Any
     feature: Any
@@ -38,7 +38,7 @@ def step(sizes: tuple[int, ...], dtype: str, scale: float = 1.0) -> Step:
 
 
 def formula(x: Step) -> tuple[Any, Any]:
-    """Energies and hidden units in the widest type, and which keys are within the spans."""
+    """Return energies and hidden units in long double."""
     key, feature, stacked, vector = (np.asarray(y, np.longdouble) for y in x[:4])
     with np.errstate(all="ignore"):
         hidden = np.tanh(key + feature @ stacked)
@@ -88,7 +88,7 @@ def test_values_and_gradients(sizes: tuple[int, ...], scale: float, dtype: str, 
     core.use(isa)
     x = step(sizes, dtype, scale)
     want, _ = formula(x)
-    rounding = max(1, int(scale))  # of sums that tanh is taken of
+    rounding = max(1, int(scale))  # of tanh's arguments
     near(energies(x), np.where(within(x), want, 7), dtype, rounding * sizes[2] * (1 + sizes[3]))
     upstream = np.random.default_rng(1).standard_normal(want.shape).astype(dtype)
     for one, other in zip(gradients(x, upstream), exact_gradients(x, upstream), strict=True):
@@ -97,7 +97,7 @@ def test_values_and_gradients(sizes: tuple[int, ...], scale: float, dtype: str, 
 
 @ISAS
 def test_what_is_not_finite_stays_where_it_is(isa: str) -> None:
-    """NaN makes the energy of its key NaN; ∞ saturates, and so does what overflows."""
+    """NaN makes the energy of its key NaN; tanh of ∞ and of an overflowing sum is ±1."""
     core.use(isa)
     x = step((2, 40, 9, 3), "float32")
     x.spans[:] = 0, 40

@@ -1,4 +1,4 @@
-"""Wrong calls of the C++ core: refused by name before any work."""
+"""The C++ core refuses wrong operands by name, before any work."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ OPERANDS: list[tuple[str, Any]] = [
     ("a", zeros(2, 4, 5, 3, dtype=complex)),
     ("b", zeros(2, 4, 7, 3)),  # not of the groups' number of heads
     ("b", zeros(3, 2, 7, 3)),
-    ("b", zeros(4, 7, 3)),  # of no heads, but missing dimensions are those in front
+    ("b", zeros(4, 7, 3)),  # missing dimensions are the first ones, so this has no batch
     ("b", zeros(3)),
     ("b", zeros(2, 2, 7, 3, dtype=np.int8)),
     ("weight", zeros(2, 4, 4)),
@@ -58,7 +58,7 @@ OPERANDS: list[tuple[str, Any]] = [
     ("value", zeros(2, 4, 7, 6)),
     ("value", zeros(2, 2, 7)),
     ("bias", zeros(2, 4, 5, 8)),
-    ("bias", zeros(2, 2, 5, 7)),  # has the heads of queries
+    ("bias", zeros(2, 2, 5, 7)),  # a bias has the heads of queries
     ("bias", zeros(5, 7, dtype=np.int64)),
     ("diagonal", True),
     ("start", zeros(2, 4, 5)),  # not integers
@@ -91,7 +91,7 @@ def name(of: tuple[str, Any]) -> str:
 @pytest.mark.sanitize
 @pytest.mark.parametrize("wrong", OPERANDS, ids=name)
 def test_wrong_operands(wrong: tuple[str, Any]) -> None:
-    """Forward and backward refuse them by name."""
+    """Forward and backward refuse wrong operands by name."""
     which, x = wrong
     named = "bias" if which == "diagonal" else which
     call, results = made(), forward(made())
@@ -121,7 +121,7 @@ RESULTS = [
 @pytest.mark.sanitize
 @pytest.mark.parametrize("wrong", RESULTS, ids=name)
 def test_wrong_results(wrong: tuple[str, Any]) -> None:
-    """Arrays that results are to be written to."""
+    """The forward refuses wrong result arrays by name."""
     call = made()
     to = {"output": zeros(2, 4, 5, 6), "stats": zeros(2, 4, 2, 5), "scores": None} | dict([wrong])
     with pytest.raises((ValueError, TypeError), match=rf"\b{wrong[0]}\b"):
@@ -176,6 +176,6 @@ def test_wrong_gradients(wrong: tuple[str, Any]) -> None:
 
 @pytest.mark.parametrize("threads", [0, -5, 10_000])
 def test_any_number_of_threads(threads: int) -> None:
-    """None, fewer than none, or more than there are is no mistake that costs anything."""
+    """A number of threads of 0, below 0 or above the processors' gives the same bits."""
     call = made()
     assert same(run_call(call), run_call(call, threads=threads))

@@ -1,4 +1,4 @@
-"""The vector functions of pairs that are formulas, compiled as such pairs are."""
+"""The vector functions of pairs from formulas are exact, compiled like these pairs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ EXACT: dict[str, Any] = {
     "log1p_unit": np.log1p,
     "erf": np.vectorize(math.erf, otypes=[np.float64]),
 }
-ULP = {"erf": 16}  # just below 1, where an ulp is half of that above
+ULP = {"erf": 16}  # an ulp halves just below 1
 TYPES = {"float": (np.float32, np.float64), "double": (np.float64, np.longdouble)}
 
 
@@ -47,11 +47,11 @@ def call(compiled: Any, name: str, kind: str, x: np.ndarray) -> np.ndarray:
 
 
 def numbers(name: str, dtype: Any) -> np.ndarray:
-    """Draw finite numbers of every magnitude, and many where functions bend."""
+    """Draw finite numbers of every magnitude, many of them where functions curve."""
     rng, info = np.random.default_rng(0), np.finfo(dtype)
     ends = np.log2(float(info.smallest_subnormal)), np.log2(float(info.max)) - 1e-6
     of_all, below_7 = np.exp2(rng.uniform(*ends, 20_000)), rng.uniform(0, 7, 40_000)
-    quarters = np.arange(5000) * (np.pi / 2)  # where sin and cos are near 0
+    quarters = np.arange(5000) * (np.pi / 2)  # sin or cos is near 0
     parts = (
         of_all,
         quarters,
@@ -79,10 +79,10 @@ def test_a_few_ulp_at_any_magnitude(compiled: Any, name: str, kind: str) -> None
         exact = EXACT.get(name, getattr(np, name, None))(x.astype(wider))
         found = call(compiled, name, kind, x).astype(wider)
         rounded = exact.astype(dtype)
-        least = np.finfo(dtype).tiny if name in ("exp", "erf") else 0  # below, e^x is 0 here
+        least = np.finfo(dtype).tiny if name in ("exp", "erf") else 0  # smaller results are 0
         ulp = np.spacing(np.maximum(np.abs(rounded), least)).astype(wider)
         error = np.where(found == exact, 0, np.abs(found - exact) / ulp)
-        overflowing = np.abs(rounded) > float(np.finfo(dtype).max) / 8  # e^x is ∞ a little sooner
+        overflowing = np.abs(rounded) > float(np.finfo(dtype).max) / 8  # e^x may be ∞ already
         close = error <= ULP.get(name, 4)
         if name in ("exp", "expm1"):
             close |= overflowing & ((found > exact / 2) | np.isinf(found))
@@ -91,7 +91,7 @@ def test_a_few_ulp_at_any_magnitude(compiled: Any, name: str, kind: str) -> None
 
 
 def test_ends(compiled: Any) -> None:
-    """Finite numbers may have results that are not."""
+    """Functions give ±∞ and NaN at finite numbers as NumPy does."""
     for kind, (dtype, _) in TYPES.items():
         ends = np.array([-1.0, 0.0, 1.0, -1e30, 1e30], dtype)
         with np.errstate(all="ignore"):
@@ -105,5 +105,5 @@ def test_the_flags_are_the_kernels() -> None:
     told = (CSRC.parent / "CMakeLists.txt").read_text(encoding="utf-8")
     for isa in core.isas():
         for flag in compiler.flags(isa):
-            known = "-std=c++17", "-O3", "-DNDEBUG", "-fPIC", "-shared"  # as a release is built
+            known = "-std=c++17", "-O3", "-DNDEBUG", "-fPIC", "-shared"  # flags of a release
             assert flag in (*known, *compiler.HIDDEN) or flag in told, flag

@@ -1,4 +1,4 @@
-"""The literal formulas of these tests against the package's definition and its derivatives."""
+"""The formulas of these tests agree with the package's definition and its derivatives."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ torch = pytest.importorskip("torch")
 
 
 def by_reference(call: Call) -> dict[str, np.ndarray]:
-    """Every result by `reference.attend` in float64, gradients by autograd."""
+    """Return all results by `reference.attend` in float64, with gradients by autograd."""
     names = [x for x in literal.OF_FLOATS if getattr(call, x) is not None]
     leaf = {name: torch.tensor(numbers(getattr(call, name)), requires_grad=True) for name in names}
 
@@ -65,7 +65,7 @@ def by_reference(call: Call) -> dict[str, np.ndarray]:
     slopes = torch.autograd.grad(
         [results[0], lse, scores], list(leaf.values()), sides, materialize_grads=True
     )
-    stats = torch.where(lse.isnan()[..., None, :], torch.nan, results[1])  # both, in such a row
+    stats = torch.where(lse.isnan()[..., None, :], torch.nan, results[1])  # NaN in both statistics
     found = {"output": results[0], "weights": weights, "stats": stats, "lse": lse}
     found |= {"scores": scores}
     found |= {f"d_{name}": x for name, x in zip(leaf, slopes, strict=True)}
@@ -87,7 +87,7 @@ def test_against_the_reference(pair: str, mask: str) -> None:
 @pytest.mark.parametrize("which", ["a", "b", "value", "key_bias", "weight"])
 @pytest.mark.parametrize("pair", PAIRS)
 def test_nan_and_infinities(pair: str, which: str) -> None:
-    """Forwards the same NaN and ±∞; backwards not finite in the same places."""
+    """Results have the same NaN and ±∞; gradients are not finite in the same places."""
     rng = np.random.default_rng([PAIRS.index(pair), len(which)])
     for fill in (math.nan, math.inf, -math.inf):
         call = draw(
@@ -102,9 +102,9 @@ def test_nan_and_infinities(pair: str, which: str) -> None:
         found, expected = literal.run(call, np.float64), by_reference(call)
         for name, x in found.items():
             y = expected[name]
-            if name == "weights":  # a row that is NaN is NaN in the reference where masked, too
+            if name == "weights":  # the reference has NaN in masked keys too
                 y = np.where((x == 0) & np.isnan(y), 0, y)
-            if name == "d_a" and which == "weight":  # the reference has 0 · weight in empty rows
+            if name == "d_a" and which == "weight":  # 0 · weight of queries without keys
                 y = np.where((x == 0) & np.isnan(y), 0, y)
             if name.startswith("d_"):
                 x, y = np.where(np.isfinite(x), x, np.nan), np.where(np.isfinite(y), y, np.nan)
@@ -112,7 +112,7 @@ def test_nan_and_infinities(pair: str, which: str) -> None:
 
 
 def test_the_rounding_of_bfloat16() -> None:
-    """As PyTorch rounds: to nearest, ties to even, NaN kept, large to ∞."""
+    """bfloat16 rounds as in PyTorch: to nearest, ties to even, NaN kept, large numbers to ∞."""
     x = np.random.default_rng(0).standard_normal(1000) * 10.0 ** np.arange(-40, 38, 0.078)
     x = np.concatenate([x, [0.0, -0.0, math.nan, math.inf, -math.inf, 3.4e38, 1 + 2**-8]])
     x = x.astype(np.float32)

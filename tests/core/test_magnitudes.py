@@ -1,4 +1,4 @@
-"""The C++ core at every magnitude: the budget holds from 1e-2 to 1e4, whatever the weights."""
+"""The C++ core is within the budget for inputs from 1e-2 to 1e4, at any weights."""
 
 from __future__ import annotations
 
@@ -21,21 +21,21 @@ Change = Callable[[np.ndarray, np.ndarray, Random], tuple[np.ndarray, np.ndarray
 
 
 def _few_wide(a: np.ndarray, b: np.ndarray, rng: Random) -> tuple[np.ndarray, np.ndarray]:
-    """Some features of range 1e4, one of 100, one far from 0; the others are normal."""
+    """Scale three features by 1e4 and one by 100, and shift one by 1e3; the others are normal."""
     factor, shift = np.ones(HIDDEN), np.zeros(HIDDEN)
     factor[[3, 16, 30]], factor[5], shift[7] = 1e4, 1e2, 1e3
     return a * factor - shift, b * factor + shift
 
 
 def _some_small(a: np.ndarray, b: np.ndarray, rng: Random) -> tuple[np.ndarray, np.ndarray]:
-    """Small features, normal ones, and small ones far from 0; the queries saturate some of each."""
+    """Make features small, normal, or small and far from 0; queries saturate some of each kind."""
     factor, shift = np.full(HIDDEN, 1e-2), np.zeros(HIDDEN)
     factor[16:32], shift[32:] = 1, 1e3
     return a * np.where(np.arange(HIDDEN) % 5, factor, 20) - shift, b * factor + shift
 
 
 def _few_tokens(a: np.ndarray, b: np.ndarray, rng: Random) -> tuple[np.ndarray, np.ndarray]:
-    """One query and one key far from all others."""
+    """Move one query and one key far from all others."""
     a[:, 4], b[:, 20] = a[:, 4] * 1e4, b[:, 20] * 1e4
     return a, b
 
@@ -88,7 +88,7 @@ def test_inputs(pair: str, change: str, mask: str) -> None:
 
 @pytest.mark.parametrize("change", CHANGES)
 def test_decoder_steps(change: str) -> None:
-    """Prepared keys hold for any query that comes later."""
+    """Prepared keys are within the budget for any query."""
     rng = np.random.default_rng(len(change))
     for queries in (1, 2):
         call = made("tanh", CHANGES[change], rng)
@@ -100,7 +100,7 @@ def test_decoder_steps(change: str) -> None:
 
 
 def rms(x: np.ndarray) -> np.ndarray:
-    """Over all but the last axis: one number for each feature."""
+    """Return the root mean square of each feature, over all but the last axis."""
     mean: np.ndarray = np.mean(np.square(x.astype(np.float64)), axis=tuple(range(x.ndim - 1)))
     return np.sqrt(mean)
 
@@ -109,9 +109,9 @@ def rms(x: np.ndarray) -> np.ndarray:
     ("pair", "change"), [*((x, y) for x in PAIRS for y in ("0.01", "1")), ("tanh", "10000")]
 )
 def test_gradient_of_weight(pair: str, change: str) -> None:
-    """In the mean, within twice the error of plain operations: 1 − 2r would lose a small tanh.
+    """The mean error is at most twice that of plain operations; 1 − 2r would lose a small tanh.
 
-    The weights made again from a rounded log-sum-exp are off by as much, all of a row alike.
+    The rounding of a log-sum-exp adds the same error to all weights of its query.
     """
     rng = np.random.default_rng([PAIRS.index(pair), len(change), 7])
     call = made(pair, CHANGES[change], rng, heads=6, d_lse=None)
@@ -151,7 +151,7 @@ WEIGHTS: dict[str, tuple[Callable[[Random], np.ndarray], float]] = {
     "from 1e-30 to 1e30": (lambda rng: _spread(rng, -30, 30), 1e-30),
     "dominated by one": (_dominated, 0.1),
 }
-"""Weights, and the scale that makes scores near 1 of them."""
+"""(weights, scale that makes the scores near 1)."""
 
 
 @pytest.mark.parametrize(
@@ -160,7 +160,7 @@ WEIGHTS: dict[str, tuple[Callable[[Random], np.ndarray], float]] = {
 )
 @pytest.mark.parametrize("weights", WEIGHTS)
 def test_weights(pair: str, weights: str, change: str) -> None:
-    """Each feature's gradients have the accuracy of that feature, whatever the others are."""
+    """Gradients of a feature have the accuracy of that feature, at any size of the others."""
     rng = np.random.default_rng([PAIRS.index(pair), len(weights)])
     make, scale = WEIGHTS[weights]
     weight = np.stack([make(rng) for _ in range(HEADS)]).astype(np.float32)
@@ -172,7 +172,7 @@ def test_weights(pair: str, weights: str, change: str) -> None:
     for name in ("d_a", "d_b", "d_weight"):
         errors = [rms(x[name] - exact[name]) for x in (found, plain)]
         band = (BAND + literal.terms(call)) * rms(exact[name]) + rms(terms[name])
-        smallest = 1e-37 if name != "d_weight" else 0.0  # below it float32 has fewer digits
+        smallest = 1e-37 if name != "d_weight" else 0.0  # smaller float32 have fewer digits
         within = errors[0] <= 2 * errors[1] + EPS["float32"] * band + smallest
         assert within.all(), f"{name}, features {np.flatnonzero(~within)}: {call}"
 
@@ -182,7 +182,7 @@ def test_weights(pair: str, weights: str, change: str) -> None:
     [*((x, y) for x in ("tanh", "leaky_relu", "absolute") for y in (1e10, 1e30)), ("tanh", 3e38)],
 )
 def test_huge_tokens(pair: str, huge: float) -> None:
-    """A finite feature of any size in one query and one key."""
+    """A huge finite feature in one query and one key keeps the budget."""
     rng = np.random.default_rng([PAIRS.index(pair), int(math.log10(huge))])
     call = made(pair, CHANGES["1"], rng, scale=1e-3 / (1 if pair == "tanh" else huge))
     call.a.flags.writeable = call.b.flags.writeable = True

@@ -1,4 +1,4 @@
-"""Sizes that no machine has, and memory that runs out: errors, no crash, no leak."""
+"""Impossible sizes and exhausted memory raise errors, without a crash or a leak."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ else:
 @pytest.mark.parametrize("pair", ["tanh", "absolute"])
 @pytest.mark.parametrize("what", HOSTILE)
 def test_hostile_sizes(what: str, pair: str) -> None:
-    """Sizes whose products overflow, or that no machine has memory for, are refused at once."""
+    """Sizes with overflowing products, or beyond any memory, raise at once."""
     found = run_script(HOSTILE_CALL.format(changes=HOSTILE[what], pair=pair))
     assert found in ("ValueError True\n", "MemoryError True\n", "MemoryError False\n")
 
@@ -109,5 +109,5 @@ print(sum(failed), "of", len(failed))
 
 @pytest.mark.skipif(sys.platform != "linux", reason="memory is limited in Linux's way")
 def test_failed_allocations() -> None:
-    """They raise MemoryError and leak nothing, and the next call works."""
+    """A failed allocation raises MemoryError and leaks nothing, and the next call works."""
     assert run_script(STARVED) == "42 of 42\n"

@@ -1,4 +1,4 @@
-"""NaN and ±∞ in the C++ core: exactly the rows that the literal formulas say, and no other."""
+"""NaN and ±∞ reach the rows of the formulas in the C++ core, and no others."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ HEADS, QUERIES, KEYS, HIDDEN, WIDTH = 2, 6, 70, 19, 5
 
 
 def made(pair: str, mask: str, number: int, dtype: str = "float32", /, **given: Any) -> Call:
-    """Two heads, every operand dense and to be written to."""
+    """Return a call of two heads with dense, writable operands."""
     rng = np.random.default_rng([PAIRS.index(pair), number])
     given = {"queries": QUERIES, "keys": KEYS, "hidden": HIDDEN, "width": WIDTH} | given
     queries, keys, hidden, width = (given[n] for n in ("queries", "keys", "hidden", "width"))
@@ -47,7 +47,7 @@ def made(pair: str, mask: str, number: int, dtype: str = "float32", /, **given: 
 @pytest.mark.parametrize("which", OPERANDS)
 @PAIR
 def test_attended(pair: str, which: str, fill: float) -> None:
-    """One entry of one operand, and then a whole token of it, with and without a mask."""
+    """One entry or a whole token of NaN or ±∞ reaches the rows of the formulas, with any mask."""
     for number, mask in enumerate(["none", "interval", "boolean", "causal"]):
         for whole in (False, True):
             call = made(pair, mask, number)
@@ -63,11 +63,11 @@ def test_attended(pair: str, which: str, fill: float) -> None:
 
 
 def compared(which: str, fill: float) -> dict[str, bool]:
-    """An infinite weight leaves rows of scores −∞ alone, whose gradients are 0 or 0 · ∞."""
+    """Return options of `check`: after an infinite weight, gradients may be 0 or 0 · ∞."""
     return {"alike": math.isinf(fill), "gradients": which != "weight" or math.isnan(fill)}
 
 
-# Rows that are copied, and rows that are read where they stand.
+# Sizes with copied rows, and sizes with rows that are read in place.
 SIZES = pytest.mark.parametrize(("hidden", "width"), [(HIDDEN, WIDTH), (32, 272)])
 
 
@@ -75,7 +75,7 @@ SIZES = pytest.mark.parametrize(("hidden", "width"), [(HIDDEN, WIDTH), (32, 272)
 @SIZES
 @PAIR
 def test_decoder_steps(pair: str, hidden: int, width: int, fill: float) -> None:
-    """In one query, in prepared keys, in values."""
+    """NaN in a query, in prepared keys or in values reaches the rows of the formulas."""
     sizes = {"hidden": hidden, "width": width}
     for number, which in enumerate(["a", "b", "value", "key_bias", "weight"]):
         call = made(pair, "lengths", number, queries=1, **sizes)
@@ -92,7 +92,7 @@ def test_decoder_steps(pair: str, hidden: int, width: int, fill: float) -> None:
 def test_decoder_steps_masked(
     pair: str, queries: int, hidden: int, width: int, fill: float
 ) -> None:
-    """In keys of a tile that nobody attends, and then in one that is attended."""
+    """NaN in masked keys of a tile changes nothing; NaN in an attended key reaches its queries."""
     keep = np.ones((HEADS, queries, KEYS), bool)
     keep[..., ::7] = keep[..., -3:] = False
     call = made(pair, "none", 2, queries=queries, mask=keep, hidden=hidden, width=width)
@@ -107,7 +107,7 @@ def test_decoder_steps_masked(
 @pytest.mark.parametrize("mask", ["lengths", "window", "interval", "per key", "per query", "mixed"])
 @PAIR
 def test_masked(pair: str, mask: str, fill: float) -> None:
-    """Keys, values and biases that nobody attends, and queries that attend nothing."""
+    """NaN in unattended keys, values and biases, and in queries without keys, is not read."""
     keep = np.random.default_rng(0).random((HEADS, QUERIES, KEYS)) < 0.5
     keep[:, 2], keep[..., 11], keep[1, :, 16:64] = False, False, False
     for dtype in ("float32", "float64", "float16"):
@@ -133,7 +133,7 @@ def test_masked(pair: str, mask: str, fill: float) -> None:
 @FILL
 @PAIR
 def test_attended_by_some(pair: str, fill: float) -> None:
-    """A key masked for one query and attended by another reaches the other alone."""
+    """NaN in a key reaches only the queries that attend it."""
     keep = np.random.default_rng(0).random((HEADS, QUERIES, KEYS)) < 0.5
     keep[:, ::2, 11], keep[:, 1::2, 11], keep[1] = False, True, keep[1] & (np.arange(KEYS) != 11)
     for which in ("b", "value", "key_bias"):
@@ -158,7 +158,7 @@ def test_other_dtypes(pair: str, fill: float, dtype: str) -> None:
 
 @PAIR
 def test_infinities_of_both_signs(pair: str) -> None:
-    """In one value column, in one key, and in query and key of one feature."""
+    """∞ and −∞ may meet in a value column, in a key, or in one feature of query and key."""
     call = made(pair, "causal", 4)
     call.value[0, 1, 2], call.value[0, 4, 2] = math.inf, -math.inf
     check(call, alike=True)
@@ -172,7 +172,7 @@ def test_infinities_of_both_signs(pair: str) -> None:
 
 @PAIR
 def test_with_dropout(pair: str) -> None:
-    """What dropout leaves out is attended all the same."""
+    """A key that dropout drops is attended: its NaN reaches the query."""
     for which in ("a", "b", "value"):
         call = made(pair, "none", 7, dropout=0.3, seed=5)
         getattr(call, which)[1, 2, 3] = math.nan

@@ -1,4 +1,4 @@
-"""A pair that the core does not have, added in a few lines: the histogram intersection min(a, b).
+"""A new pair takes a few lines in the core: the histogram intersection min(a, b).
 
     s(q, k) = scale · Σ_d w_d min(a_d, b_d)
 
@@ -72,7 +72,7 @@ extern "C" void run(Size queries, Size keys, Size width, Size value_width, const
 
 @pytest.fixture(scope="module")
 def compiled(tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """The core with this pair, as a library."""
+    """Return the core with this pair as a library."""
     sources = (str(CSRC / name) for name in ("runtime/memory.cpp", "runtime/parallel.cpp"))
     return library(tmp_path_factory.mktemp("pair"), AROUND_IT % PAIR, "-O1", *sources)
 
@@ -135,7 +135,7 @@ static_assert(check_scorer<Scorer, float>());
 
 @pytest.mark.parametrize("member", ["begin", "decode_scores", "FACTOR"])
 def test_a_scorer_of_another_interface_is_refused(tmp_path: Path, member: str) -> None:
-    """The compiler says which member is not as scorer.h has it."""
+    """The compiler names the member of a scorer that differs from scorer.h."""
     wrong = "static constexpr double FACTOR = 1;" if member == "FACTOR" else f"void {member}(int);"
     build(tmp_path / "right.o", WRONG % "", "-fsyntax-only")
     with pytest.raises(AssertionError, match=rf"(?s)static assertion failed.*S::{member}"):

@@ -1,4 +1,4 @@
-"""Normalizers in the core, by each instruction set: rows to weights and back, and the sigmoid."""
+"""Normalizers and their gradients, and the sigmoid, in each instruction set of the core."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ ISAS = pytest.mark.parametrize("isa", core.isas())
 
 def rows(kind: str, keys: int, dtype: str) -> np.ndarray:
     rng = np.random.default_rng(keys)
-    if kind == "geometric":  # each of Newton's steps drops few keys
+    if kind == "geometric":  # each Newton step drops few keys
         made = -np.broadcast_to(2.0 ** np.arange(-keys, 0), (5, keys)) * [[2**e] for e in range(5)]
     else:
         size = {"normal": 2.0, "equal": 0.0, "narrow": 1e-4, "wide": 1e4}[kind]
@@ -64,7 +64,7 @@ def test_gradients(power: int, isa: str) -> None:
     for keys in (1, 5, 40):
         s, upstream = rows("normal", keys, "float64"), rng.standard_normal((5, keys))
         found = np.full_like(s, math.nan)
-        upstream[1, s[1] == -math.inf] = math.nan  # of what has no weight
+        upstream[1, s[1] == -math.inf] = math.nan  # a key of weight 0
         core.sparse_backward(power, weights(power, s), upstream, found, 1)
         for at in np.ndindex(*s.shape):
             both = []

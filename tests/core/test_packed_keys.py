@@ -1,4 +1,4 @@
-"""Keys packed as they come: within the budget at every magnitude, whatever came before them."""
+"""Keys packed step by step are within the budget at every magnitude, after any earlier keys."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ STEPS = {
 
 
 def appended(call: Call, ends: list[int], threads: int = 1) -> np.ndarray:
-    """What `prepare` gives, made in steps; what is not there yet is NaN, and never read."""
+    """Return keys packed in steps; rows without a key are NaN, and no step reads them."""
     packed = nan((*call.b.shape[:-2], call.keys + 1, call.b.shape[-1]), call.compute)
     b = np.full_like(call.b, 0x7FC0 if call.b.dtype == np.int16 else np.nan)
     for start, end in pairwise(ends):
@@ -49,17 +49,17 @@ def test_every_magnitude(change: str, steps: str, monkeypatch: pytest.MonkeyPatc
 
 
 def _grown(b: np.ndarray) -> np.ndarray:
-    """Keys that grow from 1e-3 to 1e4: small, then ordinary, then wide."""
+    """Return keys that grow from 1e-3 to 1e4: small, then ordinary, then wide."""
     return b * np.logspace(-3, 4, KEYS)[:, None]
 
 
 def _drifting(b: np.ndarray) -> np.ndarray:
-    """Keys that drift away from 0, and back beyond it."""
+    """Return keys that drift away from 0 and back beyond it."""
     return b + 90 * np.sin(np.linspace(0, 5, KEYS))[:, None]
 
 
 def _far_at_once(b: np.ndarray) -> np.ndarray:
-    """The first key far from all others, which are small."""
+    """Return small keys with the first one far away."""
     b = b * 1e-2
     b[:, 0] += 1e3
     return b
@@ -79,10 +79,10 @@ def test_ranges_that_change(change: Any, order: int, monkeypatch: pytest.MonkeyP
 
 
 def test_as_prepared_at_once() -> None:
-    """Where the range is that of all keys from the first step on, the bits are the same."""
+    """Steps give the bits of one `prepare` if the first step has the range of all keys."""
     call = step_of("1", 1)
     call.b.flags.writeable = True
-    call.b[:, 0] = 3  # no feature is small
+    call.b[:, 0] = 3  # so no feature is small
     whole = prepare(call)
     for ends in STEPS.values():
         for threads in (1, 3):
@@ -104,7 +104,7 @@ def test_only_new_rows_are_written() -> None:
 
 @pytest.mark.parametrize("change", ["1", "0.01", "few wide features", "shifted"])
 def test_a_ring(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """New rows take the places of old ones, also in one step that goes on at the beginning."""
+    """New rows replace old ones in a ring, also in a step that wraps around."""
     whole = step_of(change, 1)
     for room in (7, 66):
         b = np.full((2, room, HIDDEN), np.nan, np.float32)
@@ -123,7 +123,7 @@ def test_a_ring(change: str, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_ring_of_any_age() -> None:
-    """A ring has had as many tokens as an integer counts; rows out of range pack all anew."""
+    """A ring may have had 2⁶³ tokens; a row out of the range packs all rows anew."""
     b = np.ones((2, 4, HIDDEN), np.float32)
     results = []
     for start in (4, 2**63 - 4):

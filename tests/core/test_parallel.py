@@ -1,4 +1,4 @@
-"""The core's threads: complete, safe from many threads, in tasks and after a fork."""
+"""The core's threads do all the work, from many threads, in tasks and after a fork."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The same under ThreadSanitizer, where the compiler and the system have it."""
+    """Return the same program under ThreadSanitizer; skip the test if it is missing."""
     folder = tmp_path_factory.mktemp("watched")
     (folder / "empty.cpp").write_text("int main() {}\n")
     empty = [COMPILER, "-fsanitize=thread", folder / "empty.cpp", "-o", folder / "empty"]

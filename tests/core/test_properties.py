@@ -1,4 +1,4 @@
-"""The C++ core on what hypothesis draws: shapes, strides, masks, and values of any size."""
+"""Properties of the C++ core: random shapes, strides and masks, and values of any size."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_against_the_literal_formulas(
     dtype=st.sampled_from(DTYPES),
 )
 def test_results_do_not_depend_on_strides(seed: int, pair: str, mask: str, dtype: str) -> None:
-    """The same bits from dense arrays."""
+    """Dense arrays give the same bits."""
     call = draw(np.random.default_rng(seed), pair, mask, dtype)
     arrays: dict[str, Any] = {
         name: np.ascontiguousarray(x) if isinstance(x, np.ndarray) else x
@@ -85,7 +85,7 @@ def test_results_do_not_depend_on_strides(seed: int, pair: str, mask: str, dtype
     mask=st.sampled_from(MASKS),
 )
 def test_weights_make_the_output(seed: int, pair: str, mask: str) -> None:
-    """Weights of a query sum to 1, or to 0 with −∞; weights times values are the output."""
+    """Weights of a query sum to 1, or to 0 if its log-sum-exp is −∞; weights · values = output."""
     call = draw(np.random.default_rng(seed), pair, mask, "float32", lead=(2,), dropout=0.0)
     found = run(call)
     total = found["weights"].sum(-1, dtype=np.float64)

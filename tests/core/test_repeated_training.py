@@ -1,4 +1,4 @@
-"""`_core.TrainAgain`: the bits of `forward` and `backward`, or nothing where arrays are others."""
+"""`_core.TrainAgain` gives the bits of `forward` and `backward`, or nothing for other arrays."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ Arrays = list[Any]
 def arrays(
     lead: tuple[int, ...], sizes: tuple[int, int, int, int], dtype: Any, rng: Any, groups: int = 1
 ) -> Arrays:
-    """Draw a, b, weight and value of (queries, keys, width, value width) and heads of keys."""
+    """Draw a, b, weight and value for sizes (queries, keys, width, value width)."""
     queries, keys, width, value_width = sizes
     of_keys = (*lead[:-1], lead[-1] // groups) if lead else lead
     shapes = (
@@ -39,7 +39,7 @@ def train_again(xs: Arrays, stop: Any, s: Settings, keeps_scores: bool = False) 
 
 
 def both(xs: Arrays, stop: Any, s: Settings, above: Any, keeps_scores: bool) -> Arrays:
-    """Compute all results and gradients by the functions that check everything."""
+    """Return all results and gradients of `forward` and `backward`, which check everything."""
     a, b, weight, value = xs
     x = Operands(a, b, weight, value=value, stop=stop)
     output, rows = np.empty_like(above), above.shape[:-1]

@@ -1,4 +1,4 @@
-"""Functions of single numbers, compiled as the kernels are, for each instruction set here."""
+"""Functions of single numbers are exact in each instruction set, compiled like the kernels."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ ULP = {"tanh_of": 4, "arcosh_of_one_and": 5}
 
 @pytest.fixture(scope="module", params=SETS)
 def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
-    """A function from a name and an array to another array."""
+    """Return a function from (name, array) to the array of results."""
     if request.param not in runnable():
         pytest.skip(f"no {request.param} here")
     flags = "-O3", *FLAGS, *SETS[request.param]
@@ -75,7 +75,7 @@ def compiled(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFa
 
 
 def numbers(dtype: str) -> np.ndarray:
-    """Draw numbers of every magnitude of the dtype, many where functions bend or forms meet."""
+    """Draw numbers of every magnitude of the dtype, many where functions curve or forms meet."""
     rng = np.random.default_rng(0)
     info = np.finfo(dtype)
     exponents = rng.uniform(np.log2(info.smallest_subnormal), np.log2(info.max), 20_000)
@@ -120,7 +120,7 @@ def test_what_is_not_finite_and_zeros(compiled: Any, name: str, dtype: str) -> N
 @pytest.mark.parametrize("dtype", WIDER)
 @pytest.mark.parametrize("name", ["sqrt", "log1p", "arcosh"])
 def test_outer_functions_of_distances(compiled: Any, name: str, dtype: str) -> None:
-    """What is below 0 counts as 0; ∞ and NaN are told from numbers, wherever they stand."""
+    """Outer functions take negative numbers as 0, and keep ∞ and NaN in any lane."""
     x = np.array([np.inf, -np.inf, 3, -3, 0.0, -0.0, np.nan, -np.nan, -1e-40, 7] * 11, dtype)
     with np.errstate(all="ignore"):
         positive = np.where(x < 0, 0, x)

@@ -1,5 +1,5 @@
-"""Pairs in parts: as exact as the plain sum, also where the parts cancel; the same in forward and
-backward.
+"""Split pairs (docs/kernel.md, "Pairs in parts") are as exact as the plain sum, also where the
+parts cancel. Forward and backward have the same scores.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ HEADS, QUERIES, KEYS, HIDDEN, WIDTH = 2, 70, 150, 48, 17
 UNIT = {"leaky_relu": 1 / math.sqrt(HIDDEN), "absolute": -1 / math.sqrt(HIDDEN), "squared": -0.05}
 
 NEAR = {
-    # the offset of all, their spread, and how far each key is from a query
+    # offset of all tokens, spread of tokens, distance of each key from a query
     "normal": (0.0, 1.0, 1.5),
     "wide": (0.0, 4.0, 1.5),
     "the same": (0.0, 1.0, 0.0),
@@ -51,7 +51,7 @@ def made(pair: str, near: str, dtype: str = "float32", **given: Any) -> Call:
 
 
 def signs(mixed: bool) -> np.ndarray:
-    """A weight of each feature: of both signs, or positive."""
+    """Return a weight for each feature, of both signs or positive."""
     x = np.random.default_rng(1).standard_normal((1, HIDDEN)).astype(np.float32)
     return x if mixed else np.abs(x)
 
@@ -65,8 +65,8 @@ SLOW = pytest.mark.slow
 @pytest.mark.parametrize("near", NEAR)
 @pytest.mark.parametrize("pair", SPLIT)
 def test_as_exact_as_the_plain_sum(pair: str, near: str, weights: str) -> None:
-    """Twice the error of plain operations, BAND roundings, and those of the log-sum-exp: parts that
-    cancel are allowed nothing.
+    """The budget is twice the error of plain operations, plus BAND roundings and the log-sum-exp's;
+    it has no band for parts that cancel.
     """
     weight = None if weights == "none" else signs(weights == "mixed")
     call = made(pair, near, weight=weight)
@@ -86,7 +86,7 @@ def test_as_exact_as_the_plain_sum(pair: str, near: str, weights: str) -> None:
 @pytest.mark.parametrize("near", NEAR)
 @pytest.mark.parametrize("pair", ["absolute", "squared"])
 def test_functions_of_small_distances(pair: str, near: str, outer: str) -> None:
-    """A root makes much of a rounding in a small sum."""
+    """Outer functions of small distances keep the budget, though a root enlarges a rounding."""
     call = made(pair, near, outer=outer, outer_scale=1.5, scale=abs(UNIT[pair]))
     found, exact = forward(call), literal.run(call, WIDER["float32"])
     plain = literal.run(call, np.float32, rounded=True)
@@ -106,12 +106,12 @@ def test_no_distance_has_the_wrong_sign(pair: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "float64"])
 @pytest.mark.parametrize("pair", SPLIT)
 def test_the_backward_sees_the_scores_of_the_forward(pair: str, dtype: str) -> None:
-    """The weight of one attended key is 1 exactly, whatever the keys are that no query attends."""
+    """The weight of a single attended key is exactly 1 beside masked keys of any size."""
     rng = np.random.default_rng(5)
     start = rng.integers(0, 100, (1, QUERIES))
     call = made(pair, "normal", dtype, start=start, stop=start + 1, groups=1, lead=(HEADS,))
     b = np.array(call.b)
-    b[:, 101:] *= 1e4  # in the tile of attended keys, and beyond all bounds
+    b[:, 101:] *= 1e4  # masked keys in the tile of attended ones, beyond all bounds
     call = replace(call, b=b)
     lse = forward(call)["lse"]
     s = literal.run(call, WIDER[dtype])["scores"]
@@ -131,7 +131,7 @@ def test_the_same_bits_for_any_number_of_threads(pair: str) -> None:
 
 @pytest.mark.parametrize("pair", SPLIT)
 def test_few_far_tokens(pair: str) -> None:
-    """Only the tiles that hold them are computed plainly."""
+    """A few far tokens keep the budget; only their tiles are computed without splitting."""
     call = made(pair, "normal")
     a, b = np.array(call.a), np.array(call.b)
     a[:, 66], b[:, 130] = 1e18, -1e18
@@ -150,7 +150,7 @@ def test_a_tie_has_no_slope() -> None:
 
 @pytest.mark.parametrize("queries", [1, 3, QUERIES])
 def test_zeros_of_either_sign_are_ties(queries: int) -> None:
-    """Slopes are told by the sign's bit, which −0 has too."""
+    """Zeros of either sign are ties: slopes come from the sign's bit, which −0 has too."""
     rng = np.random.default_rng(7)
     zeros = [rng.choice([0.0, -0.0], (HEADS, n, HIDDEN)).astype("float32") for n in (queries, KEYS)]
     call = made("absolute", "normal", a=zeros[0], b=zeros[1], queries=queries)

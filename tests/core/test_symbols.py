@@ -1,7 +1,7 @@
-"""No function is shared by the kernels of two instruction sets.
+"""Kernels of two instruction sets share no function.
 
-Of an inline function that was not inlined each object has a copy, and the linker keeps one for all.
-If that one has AVX instructions, a processor without them stops wherever the function is called.
+Each object has a copy of an inline function that was not inlined, and the linker keeps one copy. If
+this copy has AVX instructions, a call of the function stops a processor without AVX.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ import pytest
 
 from core.cpp import build as build_cpp
 
-BUILD = Path(__file__).parents[2] / "build" / "core"  # as CONTRIBUTING.md builds it
+BUILD = Path(__file__).parents[2] / "build" / "core"  # the build of CONTRIBUTING.md
 
 
 def symbols(path: Path) -> Iterator[tuple[str, str]]:
-    """Name and kind of each symbol of an object: W is a function that the linker may share."""
+    """Yield name and kind of each symbol of an object; the linker may share kind W."""
     nm = shutil.which(os.environ.get("NM", "nm"))
     if nm is None:
         pytest.skip("no nm here")
@@ -31,12 +31,12 @@ def symbols(path: Path) -> Iterator[tuple[str, str]]:
 
 
 def set_of(folder: str) -> str:
-    """kernel_avx2 of kernel_avx2_float.dir: types of the sums may share functions."""
+    """Return kernel_avx2 for kernel_avx2_float.dir: dtypes of one set may share functions."""
     return folder.removesuffix(".dir").removesuffix("_float").removesuffix("_double")
 
 
 def shared(build: Path) -> list[str]:
-    """The functions of objects in kernel_avx*.dir that an object of another set has or needs."""
+    """Return functions in kernel_avx*.dir that an object of another set has or needs."""
     folders = [folder for folder in sorted((build / "CMakeFiles").glob("*.dir")) if folder.is_dir()]
     tables = {
         folder.name: [pair for path in sorted(folder.rglob("*.o")) for pair in symbols(path)]

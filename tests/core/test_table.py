@@ -1,4 +1,4 @@
-"""The C++ core on a drawn table: pairs, masks, dtypes; shapes, strides, heads, dropout."""
+"""The C++ core on a table of pairs, masks and dtypes, with random shapes, strides and heads."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from core.draw import MASKS, draw
 from core.raw import check, compare, run_alone
 
 DRAWN = 2
-"""Calls of each cell of the table."""
+"""Number of calls in each cell of the table."""
 
 PAIR = pytest.mark.parametrize("pair", PAIRS)
 DTYPE = pytest.mark.parametrize("dtype", DTYPES)
@@ -34,7 +34,7 @@ def test_table(pair: str, mask: str, dtype: str) -> None:
 @DTYPE
 @PAIR
 def test_decoder_steps(pair: str, dtype: str, prepared: bool) -> None:
-    """One query or two, and keys prepared beforehand; prepared keys serve many queries as well."""
+    """Calls with few queries keep the budget, with and without prepared keys."""
     rng = np.random.default_rng([PAIRS.index(pair), DTYPES.index(dtype), prepared])
     for queries in (1, 2, 1, 2, 5):
         mask = str(rng.choice(MASKS))
@@ -46,9 +46,7 @@ def test_decoder_steps(pair: str, dtype: str, prepared: bool) -> None:
 @pytest.mark.parametrize("given", [("d_scores",), ("d_lse",), ("d_scores", "d_lse"), ()])
 @PAIR
 def test_without_values(pair: str, given: tuple[str, ...]) -> None:
-    """Log-sum-exp and scores alone, and what their gradients make of the other operands: as with
-    values through which nothing comes.
-    """
+    """Scores, log-sum-exp and gradients without values are those with values and d_output = 0."""
     rng = np.random.default_rng([PAIRS.index(pair), len(given)])
     for queries in (1, 5, 70):
         for mask in ("none", "lengths", "causal", "interval and boolean"):
@@ -74,7 +72,7 @@ SIZES = [
 @pytest.mark.parametrize("size", SIZES, ids=str)
 @PAIR
 def test_around_the_tiles(pair: str, size: tuple[int, ...]) -> None:
-    """Sizes at, below and above multiples of a vector and of a tile; rows of powers of two."""
+    """Sizes at, below and above a vector and a tile keep the budget, and so do powers of two."""
     rng = np.random.default_rng([PAIRS.index(pair), *size])
     given = dict(zip(("queries", "keys", "hidden", "width"), size, strict=True))
     mask = str(rng.choice(["none", "causal", "interval and boolean"]))
@@ -85,7 +83,7 @@ def test_around_the_tiles(pair: str, size: tuple[int, ...]) -> None:
 @pytest.mark.parametrize("empty", ["queries", "keys", "hidden", "width", "lead", "none of them"])
 @PAIR
 def test_nothing(pair: str, empty: str) -> None:
-    """Each size 0: without keys nothing is attended, without hidden features only biases score."""
+    """Each size may be 0: without hidden features, only biases contribute to scores."""
     rng = np.random.default_rng(PAIRS.index(pair))
     given: dict[str, Any] = {"queries": 3, "keys": 5, "hidden": 7, "width": 2, "lead": (2, 2)}
     if empty in given:
@@ -97,7 +95,7 @@ def test_nothing(pair: str, empty: str) -> None:
 
 @PAIR
 def test_mixed_dtypes(pair: str) -> None:
-    """Each operand has a dtype of its own; the sums have that of the log-sum-exp."""
+    """Each operand may have its own dtype; sums have the dtype of the log-sum-exp."""
     rng = np.random.default_rng(PAIRS.index(pair))
     for _ in range(12):
         mask = str(rng.choice(MASKS))
@@ -122,7 +120,7 @@ def test_mixed_dtypes(pair: str) -> None:
 
 @PAIR
 def test_strides_of_zero(pair: str) -> None:
-    """Rows repeated by a stride of 0 are read like any others; their gradients are each row's."""
+    """Rows repeated by a stride of 0 are read like any others, and each has its own gradient."""
     rng = np.random.default_rng(PAIRS.index(pair))
     one = draw(rng, pair, "none", "float32", queries=1, keys=1, hidden=9, width=4, lead=(1, 1))
     full = {"queries": 6, "keys": 20, "hidden": 9, "width": 4, "lead": (2, 3)}
@@ -139,7 +137,7 @@ def test_strides_of_zero(pair: str) -> None:
 
 @pytest.mark.parametrize("period", [1, 3, 6])
 def test_dropout_repeats(period: int) -> None:
-    """What transforms put in front of the leading dimensions draws the same numbers again."""
+    """Dropout repeats over leading dimensions that transforms add in front."""
     rng = np.random.default_rng(period)
     for p, seed in ((0.5, 2**64 - 1), (0.9, -1), (0.999, 0)):
         given = {"dropout": p, "seed": seed, "period": period, "lead": (2, 3)}

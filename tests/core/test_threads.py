@@ -1,4 +1,4 @@
-"""Threads: the same bits for any number of them, from any Python thread, and after a fork."""
+"""Results have the same bits with any number of threads, in any Python thread, and after a fork."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LARGE: dict[str, dict[str, Any]] = {
     "keys": {"lead": (1,), "queries": 70, "keys": 900, "hidden": 40, "width": 64},
     "steps": {"lead": (64,), "queries": 1, "keys": 300, "hidden": 64, "width": 32},
 }
-"""Calls large enough to be shared out among threads, along each axis."""
+"""Calls that are large enough for several threads, along each axis."""
 
 
 def large(pair: str, axis: str, mask: str = "none", dtype: str = "float32") -> Call:
@@ -42,7 +42,7 @@ def large(pair: str, axis: str, mask: str = "none", dtype: str = "float32") -> C
 @pytest.mark.parametrize("axis", LARGE)
 @PAIR
 def test_same_bits(pair: str, axis: str) -> None:
-    """Any number of threads, and run after run."""
+    """Any number of threads gives the same bits, run after run."""
     drawn = ("none", "float32"), ("interval and boolean", "float64"), ("causal", "bfloat16")
     for mask, dtype in drawn:
         call = large(pair, axis, mask, dtype)
@@ -56,14 +56,14 @@ def test_same_bits(pair: str, axis: str) -> None:
 @pytest.mark.parametrize("axis", LARGE)
 @PAIR
 def test_large(pair: str, axis: str) -> None:
-    """They are right as well."""
+    """Large calls on two threads are within the budget."""
     check(large(pair, axis, "interval"), threads=2)
 
 
 @pytest.mark.parametrize("isa", core.isas())
 @PAIR
 def test_each_isa(pair: str, isa: str) -> None:
-    """Every instruction set that this machine has is within the budget."""
+    """Each instruction set of this machine is within the budget."""
     core.use(isa)
     rng = np.random.default_rng(PAIRS.index(pair))
     for mask in MASKS:
@@ -82,7 +82,7 @@ def test_isas_are_named() -> None:
 
 @contextmanager
 def faster_switching() -> Iterator[None]:
-    """Python threads take turns a thousand times as often."""
+    """Let Python switch threads a thousand times as often."""
     interval = sys.getswitchinterval()
     sys.setswitchinterval(5e-6)
     try:
@@ -93,7 +93,7 @@ def faster_switching() -> Iterator[None]:
 
 @pytest.mark.sanitize
 def test_many_calls_at_once() -> None:
-    """Thousands of calls from eight Python threads, each with threads of its own."""
+    """Calls from eight Python threads at once, each with its own threads, give the same bits."""
     rng = np.random.default_rng(0)
     drawn = [
         draw(rng, pair, mask, str(rng.choice(DTYPES)))
@@ -112,7 +112,7 @@ def test_many_calls_at_once() -> None:
 
 
 def test_the_gil_is_released() -> None:
-    """Python goes on while a long call computes."""
+    """Python runs on while a long call computes."""
     one = np.ones((1, 512), np.float32)
     tokens = np.broadcast_to(one, (3000, 512))
     value, output = np.ones((3000, 1), np.float32), np.zeros((3000, 1), np.float32)
@@ -189,7 +189,7 @@ print("done")
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.parametrize(("before", "busy"), [(1, 0), (2, 0), (2, 2)])
 def test_after_a_fork(before: int, busy: int) -> None:
-    """A forked worker has none of its parent's threads: it must not wait for them."""
+    """A forked worker does not wait for its parent's threads, as it has none of them."""
     script = AFTER_FORK.format(before=before, busy=busy, hang=HANG, forks=10 if busy else 3)
     assert run_script(script) == "done\n"
 
@@ -215,7 +215,7 @@ if __name__ == "__main__":
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 def test_in_forked_workers() -> None:
-    """As a DataLoader has them."""
+    """Calls work in forked workers, as in a DataLoader."""
     assert run_script(WORKERS) == "done\n"
 
 
@@ -251,5 +251,5 @@ print("done")
 
 
 def test_a_process_ends_beside_threads_that_compute() -> None:
-    """Python ends daemon threads where they come back from the core: not the whole process."""
+    """A process ends normally: Python ends each daemon thread at its return from the core."""
     assert run_script(DAEMONS) == "done\n"

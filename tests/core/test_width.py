@@ -1,7 +1,7 @@
-"""The C++ core at widths to 4,096: as near as plain operations, with no band for a score's terms.
+"""The C++ core is as exact as plain operations up to width 4,096, without a band for score terms.
 
-Plain operations sum pairwise, and tanh(x) is off by a rounding of tanh(x). So must be whatever sums
-one feature after another, and makes tanh of exponentials.
+Plain operations sum pairwise, and their tanh(x) is off by a rounding of tanh(x). Kernels that sum
+feature by feature, or compute tanh from exponentials, must be as exact.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from helpers.budget import BAND, EPS, assert_near, error, size
 
 KEYS = 50
 CANCEL = ("d_a", "d_b", "d_weight")
-"""Gradients whose terms may cancel to nothing: all of tanh, where arguments are small."""
+"""Gradients with terms that may cancel: all of tanh, where arguments are small."""
 
 
 def made(pair: str, width: int, value_width: int = 8, small: bool = False, **given: Any) -> Call:
-    """Unit inputs, and scores as layers begin with them; or small inputs, and weights of 1."""
+    """Return a call with unit inputs and a layer's initial scores, or with small inputs."""
     rng = np.random.default_rng([PAIRS.index(pair), width, value_width])
     queries, dtype = given.pop("queries", 8), given.pop("dtype", "float32")
     size = 1 / math.sqrt(width) if small else 1.0
@@ -42,9 +42,9 @@ def made(pair: str, width: int, value_width: int = 8, small: bool = False, **giv
 
 
 def check_strictly(call: Call, **how: Any) -> None:
-    """Twice the error of plain operations and BAND roundings, for every instruction set."""
+    """Assert at most twice plain operations' error plus BAND roundings, in each instruction set."""
     exact = literal.run(call, WIDER[call.compute])
-    half = call.value.dtype.itemsize == 2  # the backward is given its rounded output
+    half = call.value.dtype.itemsize == 2  # the backward takes the rounded output
     plain = literal.run(call, np.dtype(call.compute).type, rounded=half)
     sums = literal.sizes(call) if call.pair == "tanh" else {}
     for isa in core.isas():
@@ -88,7 +88,7 @@ def test_small_arguments_in_float64() -> None:
 @pytest.mark.parametrize("value_width", [1024, 4096])
 @pytest.mark.parametrize("pair", PAIRS)
 def test_value_widths(pair: str, value_width: int, queries: int) -> None:
-    """The sum of the output: every dP is a sum of as many terms, and D the mean of all dP."""
+    """Wide values keep the strict budget: each dP is a sum over the width, and D a mean of dP."""
     d_output = np.ones((1, queries, value_width), np.float32)
     check_strictly(made(pair, 8, value_width, queries=queries, d_output=d_output))
 
@@ -96,7 +96,7 @@ def test_value_widths(pair: str, value_width: int, queries: int) -> None:
 @pytest.mark.sanitize
 @pytest.mark.parametrize("queries", [1, 8])
 def test_masked_keys_beside_small_ones(queries: int) -> None:
-    """What is masked has no part in the gradient of the weight, however large it is."""
+    """Masked keys of any size add nothing to the gradient of the weight."""
     call = made("tanh", 64, small=True, queries=queries, stop=np.full((1, 1), 20))
     call.a.flags.writeable = call.b.flags.writeable = True
     call.a[...] *= 8
@@ -107,7 +107,9 @@ def test_masked_keys_beside_small_ones(queries: int) -> None:
 
 
 def test_prepared_keys_say_the_same_whatever_the_instructions() -> None:
-    """Which features are small, and where their centres are; a reader may not be the maker."""
+    """Small features and centres of prepared keys are the same in every instruction set, so one set
+    can read the keys of another.
+    """
     call = made("tanh", 100, small=True)
     call.b.flags.writeable = True
     call.b[..., 20] += 3

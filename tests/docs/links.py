@@ -1,7 +1,7 @@
 """Find links and file names that lead nowhere: in pages, in docstrings and in comments.
 
-A page is Markdown. Its links must lead to a file in git, and to a heading there if they name one. A
-file name in its prose, between backticks, must name a file or a folder in git.
+A page is Markdown. A link of a page must lead to a file in git, and to a heading if the link names
+one. A file name between backticks must name a file or a folder in git.
 """
 
 from __future__ import annotations
@@ -23,24 +23,24 @@ from markdown_it import MarkdownIt
 from markdown_it.token import Token
 
 ENDINGS = "py|h|cpp|md|toml|txt|yaml|png|js|html|css"
-# Backticked words of these letters may be paths; they are, with a slash or an ending.
+# Backticked words of these letters are paths if they have a slash or a file ending.
 _PATH = re.compile(r"(?:\.{0,2}/)?[\w.*+-]+(?:/[\w.*+-]+)*/?")
 _ENDS = re.compile(rf".+\.(?:{ENDINGS})")
-# In docstrings and comments: a page, settings, or a file of Python or C++.
+# Docstrings and comments name pages, settings, and files of Python or C++.
 _MENTIONED = re.compile(r"(?<![\w./*{}<-])[\w*-][\w./*-]*\.(?:md|toml|py|h|cpp)(?!\w|\.\w)")
 _ROOM = re.compile(r"file in `([\w/.]+)`")  # the head of a table whose names are relative
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 
 
 class Mistake(NamedTuple):
-    """A link or a name that leads nowhere, and where it stands."""
+    """A link or a name that leads nowhere, and its place."""
 
     where: str
     what: str
 
 
 class Repository:
-    """The files in git, by their paths from the root; texts are read from disk."""
+    """The files in git by path from the root; `text` reads from disk."""
 
     def __init__(self, root: Path, files: list[str]) -> None:
         self.root, self.files = root, frozenset(files)
@@ -60,9 +60,9 @@ class Repository:
         return word in self._words
 
     def has(self, name: str, room: str = "") -> bool:
-        """Return whether a path ends with these parts, in which * stands for letters.
+        """Return whether a path in git ends with `name`; * matches any letters.
 
-        room: a folder that a name without a slash must lie in.
+        room: the folder that must hold a name without a slash.
         """
         wanted = PurePosixPath(name).parts
         if wanted and wanted[0] == ".":
@@ -111,9 +111,9 @@ def anchors(text: str) -> set[str]:
 
 
 def dead_links(repository: Repository, page: str) -> Iterator[Mistake]:
-    """Yield the relative links of a page that lead to no file in git, or to no heading of it."""
+    """Yield the relative links of a page that lead to no file in git, or to no heading."""
     for line, link in _links(tokens(repository.text(page))):
-        if re.match(r"[a-z][a-z+.-]*:|//", link):  # of the network
+        if re.match(r"[a-z][a-z+.-]*:|//", link):  # a link to the network
             continue
         path, _, anchor = unquote(link).partition("#")
         target = _joined(page, path) if path else page
@@ -157,7 +157,7 @@ def dead_names(repository: Repository, page: str, allowed: frozenset[str]) -> It
 
 
 def _paths(repository: Repository, code: str) -> Iterator[str]:
-    """The words of a piece of code that look like paths: `python benchmarks/builds.py` has one."""
+    """Yield the words of code that look like paths: `python benchmarks/builds.py` has one."""
     for word in code.split():
         named = word.partition("::")[0]
         if not _PATH.fullmatch(named) or not any(map(str.isalpha, named)):
@@ -168,7 +168,7 @@ def _paths(repository: Repository, code: str) -> Iterator[str]:
 
 
 def dead_mentions(repository: Repository, path: str, allowed: frozenset[str]) -> Iterator[Mistake]:
-    """Yield the files that docstrings and comments of a source file name, and git does not have."""
+    """Yield the files that a source file's docstrings and comments name and git lacks."""
     for line, words in remarks(repository.text(path), path):
         for name in _MENTIONED.findall(words):
             if name not in allowed and not repository.has(name):
@@ -181,7 +181,7 @@ def remarks(text: str, path: str) -> Iterator[tuple[int, str]]:
         for node in ast.walk(ast.parse(text)):
             body = getattr(node, "body", None)
             if isinstance(body, list):
-                for one in body:  # strings after a constant are its docstring
+                for one in body:  # a string after a constant is a docstring
                     if isinstance(one, ast.Expr) and isinstance(one.value, ast.Constant):
                         yield one.lineno, str(one.value.value)
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
@@ -198,9 +198,9 @@ def remarks(text: str, path: str) -> Iterator[tuple[int, str]]:
 
 
 def missing_in_map(repository: Repository, page: str, folder: str, inside: str = "") -> set[str]:
-    """Return the files of a folder that the page's table of it leaves out.
+    """Return the files of a folder that the page's table of the folder leaves out.
 
-    inside: the folder that the page's names of folders are relative to.
+    inside: the root of the folder names on the page.
     """
     within, named = False, set()
     for token in tokens(repository.text(page)):

@@ -1,4 +1,4 @@
-"""Links, names of files in prose, and the maps of folders lead to what there is."""
+"""Links, file names in prose and maps of folders name existing files."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ SOURCES = sorted(
     if PurePosixPath(file).suffix in (".py", ".h", ".cpp") or file in ("Makefile", "CMakeLists.txt")
 )
 ALLOWED = frozenset({"report.html", "bench.md"})
-"""Names of files that programs write, or that users have."""
+"""Names of files that programs write or users have."""
 
 
 def told(mistakes: list[Mistake]) -> str:
@@ -108,7 +108,7 @@ FILES = [
 
 @pytest.fixture
 def small(tmp_path: Path) -> Repository:
-    """A repository whose every file is good; a test spoils one."""
+    """Return a repository of good files; a test spoils one of them."""
     for name in FILES:
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("# A page: `code`, _twice_ & more\n\n## Twice\n\n## Twice\n")

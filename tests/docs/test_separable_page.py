@@ -1,4 +1,4 @@
-"""The errors of impl="separable" that docs/separable.md states, measured."""
+"""docs/separable.md states the measured errors of impl="separable"."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ SIZES = {"h": 64, "t_q": 256, "t_k": 256}
 
 
 def stated(*key: str) -> dict[str, str]:
-    """What the one row of the page that starts with these cells states, by its table's head."""
+    """Return the row of the page that starts with the cells `key`, by the head of its table."""
     head: list[str] = []
     found = []
     for line in PAGE.read_text(encoding="utf-8").splitlines():
@@ -62,7 +62,7 @@ def largest(error: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
 @pytest.mark.parametrize("limit", [1.5, 2, 2.5, 3, 3.5, 4])
 @pytest.mark.parametrize("features", ["float32", "float16"])
 def test_results(limit: float, features: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """float16: as on a GPU."""
+    """The page states the errors of results; float16 features are those of a GPU."""
     monkeypatch.setattr(separable, "_accelerated", lambda x: features == "float16")
     page, xs = stated(f"{limit:g}", features), tensors(limit)
     exact, found = call(xs, "reference"), call([x.float() for x in xs], "separable")
@@ -99,9 +99,9 @@ def slopes(xs: list[torch.Tensor], upstream: torch.Tensor, impl: str) -> Any:
 
 
 def backward(xs: list[torch.Tensor], upstream: torch.Tensor) -> Any:
-    """That of tanh itself, from the output and the log-sum-exp of the product."""
+    """Return (dq, dk, dv, dw) by tanh's backward, from the product's output and log-sum-exp."""
     (q, k, v, w), (output, _, lse) = xs, call(xs, "separable")
-    stats = torch.stack([lse, 0 * lse], -2)  # as if one score had all the weight
+    stats = torch.stack([lse, 0 * lse], -2)  # log l = 0: one score has all the weight
     da, db, dw, _, dv, *_ = operators.backward(
         Operands(q, k, w, value=v),
         Settings("tanh", 1.0, 1, 0.0, 2, (2,)),

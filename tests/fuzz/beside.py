@@ -1,4 +1,4 @@
-"""Sinks, biases and normalizers of a call, as plain data: drawn, and made into arguments."""
+"""Sinks, biases and normalizers of a call as plain data, which is drawn and made into arguments."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from fuzz.bias_specs import Bias, biases, far_biases, shapes
 
 Shape = tuple[int, ...]
 Tensors = dict[str, Any]
-"""By the name of the argument and "=", as parameters of scores may have the same name."""
+"""Tensors by argument name and "=", since parameters of scores may have the same name."""
 
 
 @dataclass(frozen=True)
 class Beside:
-    """sink: a number, the shape of a tensor, or None. normalizer: a name, or β of a sigmoid."""
+    """sink: number, shape of a tensor, or None. normalizer: name, or β of a sigmoid."""
 
     sink: float | Shape | None = None
     bias: Bias | None = None
@@ -27,26 +27,26 @@ class Beside:
 
     @property
     def biases(self) -> dict[str, Bias]:
-        """By the names of their tensors."""
+        """Return the biases by the names of their tensors."""
         both = {"bias=": self.bias, "bias_after=": self.bias_after}
         return {name: bias for name, bias in both.items() if bias is not None}
 
     @property
     def ranks(self) -> dict[str, int]:
-        """Of the tensors for one head."""
+        """Return the rank of each tensor for one head."""
         return {"sink=": 0} | {name: bias.rank for name, bias in self.biases.items()}
 
     def draw_numbers(
         self, rng: np.random.Generator, keep: np.ndarray, fill: float | None
     ) -> Tensors:
-        """The tensors, in numbers; `fill` stands in a bias where nobody attends."""
+        """Draw the numbers of the tensors; `fill` is in masked entries of a bias."""
         found: Tensors = {n: x.draw_numbers(rng, keep, fill) for n, x in self.biases.items()}
         if isinstance(self.sink, tuple):
             found["sink="] = 3 * rng.standard_normal(self.sink)
         return found
 
     def arguments(self, tensors: Tensors) -> dict[str, Any]:
-        """What `attention` is given, the tensors being those of a framework."""
+        """Return the arguments of `attention` for a framework's tensors."""
         made = {name[:-1]: bias.build(tensors[name]) for name, bias in self.biases.items()}
         one = self.normalizer
         normalizer = one if isinstance(one, str) else anyscore.Sigmoid(one)
@@ -68,11 +68,11 @@ NUMBERS = (0, 0.0, -2.5, 4, 30.0, -100.0)
 
 @st.composite
 def far_besides(draw: st.DrawFn, lead: Shape, queries: int, keys: int, dtype: str) -> Beside:
-    """A bias that takes rows far away, of the weights of which something is kept."""
+    """Draw a bias that moves rows of scores far from 0, and a normalizer with weights there."""
     sink = draw(st.none() | st.sampled_from((*NUMBERS, -1e9, 1e8)))
     bias, normalizer = draw(far_biases(lead, queries, keys, dtype)), draw(st.sampled_from(FAR_TOO))
     if normalizer != "softmax":
-        sink = None  # which is refused
+        sink = None  # only the softmax takes a sink
     return Beside(
         sink, **{draw(st.sampled_from(("bias", "bias_after"))): bias}, normalizer=normalizer
     )
@@ -80,7 +80,7 @@ def far_besides(draw: st.DrawFn, lead: Shape, queries: int, keys: int, dtype: st
 
 @st.composite
 def besides(draw: st.DrawFn, lead: Shape, queries: int, keys: int) -> Beside:
-    """Nothing, mostly; lead: the leading dimensions of the call."""
+    """Draw sink, biases and normalizer, mostly none. lead: leading dimensions of the call."""
     sink: float | Shape | None = None
     if draw(st.integers(0, 9)) < 2:
         sink = draw(st.sampled_from(NUMBERS) | shapes(lead))
@@ -89,5 +89,5 @@ def besides(draw: st.DrawFn, lead: Shape, queries: int, keys: int) -> Beside:
     given = {name: draw(biases(lead, queries, keys)) for name in names}
     normalizer = draw(st.sampled_from(NORMALIZERS))
     if normalizer != "softmax":
-        sink = None  # which is refused
+        sink = None  # only the softmax takes a sink
     return Beside(sink, **given, normalizer=normalizer)

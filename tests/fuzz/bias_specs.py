@@ -1,10 +1,10 @@
-"""Biases as plain data: drawn, made into arguments, and worked out entry by entry.
+"""Biases as plain data, which is drawn, made into arguments, and computed entry by entry.
 
     tensor      b_ij = x_ij                                x (..., T_q or 1, T_k or 1)
     Relative    b_ij = x_(R + clip(j − p_i, −R, R))        x (..., 2R + 1)
     ALiBi       b_ij = −x · |j − p_i|                      x (...)
 
-where query i stands at the key position p_i.
+Query i has the key position p_i.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ from fuzz.rounding import Number, roundings
 
 Shape = tuple[int, ...]
 FAR = (0.0, -1e9, 1e9, 1e8, -1e8, 4e8, -4e8, 1e4, -1e4, 6e5, -3e6, 2.0**24, -(2.0**26))
-"""Numbers that a mask adds to scores, or that scores lie away from 0; the least is added."""
+"""Offsets of scores from 0, say by a mask; `far_biases` adds the least number of the dtype."""
 RANKS = {"tensor": 2, "Relative": 1, "ALiBi": 0}
 
 
 @dataclass(frozen=True)
 class Bias:
-    """shape: of the tensor, drawn as normal numbers times `spread`. align, offset: where queries
-    stand, for what is no tensor. far: what rows of a tensor hold instead, one of these numbers for
-    each, and any other in a few places.
+    """shape: of the tensor of normal numbers times `spread`. align, offset: positions of queries,
+    for `Relative` and `ALiBi`. far: numbers in place of these; a row has one of them, with a few
+    others.
     """
 
     kind: str
@@ -40,7 +40,7 @@ class Bias:
 
     @property
     def rank(self) -> int:
-        """Of the tensor for one head."""
+        """Return the rank of the tensor for one head."""
         return RANKS[self.kind]
 
     def draw_numbers(
@@ -60,9 +60,9 @@ class Bias:
         return getattr(anyscore, self.kind)(tensor, align=self.align, offset=self.offset)
 
     def matrix(self, x: Number, queries: int, keys: int) -> Number:
-        """The bias (T_q, T_k) of one head."""
+        """Return the bias (T_q, T_k) of one head."""
         if self.kind == "tensor":
-            x = x.like(np.where(np.isfinite(x.x), x.x, 0.0))  # what is not is masked
+            x = x.like(np.where(np.isfinite(x.x), x.x, 0.0))  # other entries are masked
             return x.like(np.broadcast_to(x.x, (queries, keys)))
         away = self._distances(queries, keys)
         if self.kind == "ALiBi":
@@ -70,10 +70,10 @@ class Bias:
         return x[self._columns(away)]
 
     def slopes(self, d: Number) -> Number:
-        """The derivative by the tensor of one head, of that by the bias.
+        """Return the derivative by the tensor of one head, from d by the bias.
 
-        The derivative by a bias that is gathered or repeated from the tensor is stored as the
-        tensor is, entry by entry, and that by one number for each diagonal too.
+        The derivative of a gathered or repeated bias is stored entry by entry in the dtype of the
+        tensor. The derivative of a bias by diagonals is stored likewise.
         """
         if self.kind == "tensor":
             d = d.stored()
@@ -100,7 +100,7 @@ class Bias:
 
 
 def _sums(d: Number, index: np.ndarray, count: int) -> Number:
-    """Of the entries that have each index."""
+    """Return the sum of the entries of each index."""
     sums = np.zeros((3, count), d.x.dtype)
     for to, x in zip(sums, (d.x, d.e, np.abs(d.x)), strict=True):
         np.add.at(to, index, x)
@@ -109,7 +109,7 @@ def _sums(d: Number, index: np.ndarray, count: int) -> Number:
 
 
 def _used(keep: np.ndarray, shape: Shape) -> np.ndarray:
-    """Which entries of a tensor that broadcasts to `keep` somebody attends by."""
+    """Return which entries of a tensor an attended pair uses; the tensor broadcasts to `keep`."""
     whole = (1,) * (keep.ndim - len(shape)) + shape
     axes = tuple(axis for axis, n in enumerate(whole) if n == 1)
     return np.asarray(keep.any(axes, keepdims=True).reshape(shape))
@@ -120,7 +120,7 @@ def _used(keep: np.ndarray, shape: Shape) -> np.ndarray:
 
 @st.composite
 def far_biases(draw: st.DrawFn, lead: Shape, queries: int, keys: int, dtype: str) -> Bias:
-    """A tensor that takes whole rows far away, each somewhere else."""
+    """Draw a tensor that moves each row of scores far from 0, by different numbers."""
     own, rows = draw(shapes(lead)), draw(st.sampled_from((queries, queries, 1)))
     least = float(np.finfo(dtype).min)
     return Bias("tensor", (*own, rows, keys), 1.0, far=(*FAR, least, least))
@@ -144,6 +144,6 @@ def biases(draw: st.DrawFn, lead: Shape, queries: int, keys: int) -> Bias:
 
 @st.composite
 def shapes(draw: st.DrawFn, lead: Shape) -> Shape:
-    """What broadcasts to leading dimensions: some of size 1, the first of them missing."""
+    """Draw a shape that broadcasts to `lead`: some sizes are 1, and the first may be missing."""
     own = tuple(n if draw(st.integers(0, 4)) else 1 for n in lead)
     return own[draw(st.integers(0, len(lead))) :]

@@ -1,4 +1,4 @@
-"""Options of `pytest tests/fuzz`; without them it takes about a minute, the same every time."""
+"""Options of `pytest tests/fuzz`; without options it runs the same calls in about a minute."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def runner(request: pytest.FixtureRequest) -> NumPy:
 
 @pytest.fixture
 def effort(pytestconfig: pytest.Config) -> Effort:
-    """What the tests of one framework may do together."""
+    """Return the effort for the tests of one framework."""
     minutes = pytestconfig.getoption("--fuzz-minutes", default=None)
     seconds = None if minutes is None else 60 * minutes / len(_frameworks(pytestconfig))
     return Effort(seconds, pytestconfig.getoption("--fuzz-seed", default=None))

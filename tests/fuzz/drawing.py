@@ -1,4 +1,4 @@
-"""Whole calls of `attention`, drawn by hypothesis."""
+"""Hypothesis draws whole calls of `attention`."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ SCALES = {
     "ScaledDot": "scale", "Bilinear": "scale", "Lorentz": "sigma",
     **{kind: ROWS[kind].scaled.of for kind in KINDS if ROWS[kind].scaled},
 }  # fmt: skip
-"""The field that is a scale."""
+"""The field of each score that is a scale."""
 EXACT = "Dot", "Laplace"
-"""Their scores of small integers are rounded nowhere."""
+"""Scores that have no rounding for small integers."""
 LAYOUTS = ("dense", "dense", "columns", "every other", "wider", "backwards", "read-only")
 DENSE = ("dense", "wider", "read-only")
 SOFTCAPS = (*[0.0] * 6, 0.5, 3.0, 30.0, 1000.0)
-"""From a cap that flattens nearly all scores to one that most do not feel; mostly none."""
+"""Mostly no cap; otherwise from one that flattens nearly all scores to one beyond most scores."""
 WORK = 120_000
-"""Elements of a call: pairs of a query and a key, times their widths."""
+"""Largest number of elements of a call: query-key pairs times widths."""
 
 TOKENS = st.sampled_from((1, 2, 3, 5, 7, 16, 17, 31, 33, 63, 64, 65, 80, 129, 0))
 WIDTHS = st.sampled_from((1, 2, 3, 5, 8, 13, 16, 17, 31, 32, 33, 64, 65, 70))
@@ -57,7 +57,7 @@ def calls(draw: st.DrawFn, framework: str, gradients: bool = True) -> Call:
     whole = lead_of((*q_lead, 1, 1), (*k_lead, 1, 1), (*v_lead, 1, 1), groups)
 
     def own() -> Shape:
-        """Leading dimensions of a parameter: none, those of heads, all."""
+        """Draw leading dimensions of a parameter: none, the heads, or all."""
         return draw(st.sampled_from(((), (), whole[-1:], whole)))
 
     if kind in ("Additive", "GATv2"):
@@ -85,7 +85,7 @@ def calls(draw: st.DrawFn, framework: str, gradients: bool = True) -> Call:
     natural = math.sqrt(max(d_q, 1)) if distances else 1.0
     if kind in SCALES:
         number = round(natural * draw(st.sampled_from((1.0, 0.5, 1.7))), 3)
-        own_sigma = own if not row.of_both or groups == 1 else tuple  # it has the heads of keys
+        own_sigma = own if not row.of_both or groups == 1 else tuple  # sigma has the heads of keys
         choices = [number, own_sigma(), own_sigma()] + [None] * (SCALES[kind] == "scale")
         parameters[SCALES[kind]] = 1.0 if exact else draw(st.sampled_from(choices))
     for name in row.fixed:
@@ -105,11 +105,11 @@ def calls(draw: st.DrawFn, framework: str, gradients: bool = True) -> Call:
     if draw(some) == 0:
         what = draw(st.sampled_from((math.nan, math.inf, -math.inf)))
         poison = draw(st.sampled_from(("query", "key", "value"))), what
-    # NumPy itself adds what is not dense one after another.
+    # NumPy sums arrays that are not dense one by one.
     layouts = st.sampled_from(LAYOUTS if max(d_q, d_k, hidden) < 128 else DENSE)
     fill = draw(st.sampled_from((None, math.nan, math.inf, -math.inf, 1e4)))
     prepared = draw(some) == 0
-    if prepared:  # before there is a mask
+    if prepared:  # keys are prepared without the mask
         fill = poison = None
     rate = draw(st.sampled_from((0.0, 0.0, 0.0, 0.1, 0.5, 0.9)))
     sides = far_besides(whole, queries, keys, dtype) if far else besides(whole, queries, keys)
@@ -132,7 +132,7 @@ def calls(draw: st.DrawFn, framework: str, gradients: bool = True) -> Call:
 
 
 def _leads(draw: st.DrawFn) -> tuple[Shape, int]:
-    """Leading dimensions of a call, heads last; query heads for each head of keys."""
+    """Draw (leading dimensions with heads last, query heads for each key head)."""
     sizes = st.sampled_from((1, 2, 3, 2, 0) if draw(st.integers(0, 9)) == 0 else (1, 2, 3, 2))
     lead = tuple(draw(st.lists(sizes, max_size=3)))
     if len(lead) >= 2 and draw(st.booleans()):
@@ -142,7 +142,7 @@ def _leads(draw: st.DrawFn) -> tuple[Shape, int]:
 
 
 def _own_lead(draw: st.DrawFn, lead: Shape, groups: int, of_query: bool) -> Shape:
-    """Those of one tensor: some of size 1, the first of them missing."""
+    """Draw one tensor's leading dimensions: some are 1, and the first may be missing."""
     first = draw(st.integers(0, max(len(lead) - (2 if groups > 1 else 0), 0)))
     first = first if draw(st.integers(0, 3)) == 0 else 0
     own = [1 if draw(st.integers(0, 4)) == 0 else n for n in lead]

@@ -1,4 +1,4 @@
-"""A call of `attention` as plain data; its numbers come from a seed."""
+"""A call of `attention` as plain data, with numbers from a seed."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ STORE = {"float64": 0.0, "float32": 0.0, "float16": 2.0**-11, "bfloat16": 2.0**-
 
 @dataclass(frozen=True)
 class Call:
-    """parameters: the shapes of those that are tensors, the rest as they are passed. data: how
-    queries and keys are drawn, of that magnitude. fill: what stands where nobody attends; None for
-    ordinary numbers. poison: a tensor of which one token, attended or not, is not finite, and what
-    it is. layout: how query, key and value lie in memory. softcap: c, or 0 for no cap. exact: as
-    in `Problem`.
+    """A call of `attention`.
+
+    parameters: shapes of tensors, or values of other parameters. data, magnitude: distribution of
+    queries and keys. fill: number in tokens that are not attended; None for ordinary numbers.
+    poison: (tensor, NaN or ±∞ in one of its tokens, attended or not). layout: memory layouts of
+    query, key and value. softcap: c, or 0 for no cap. exact: see `Problem`.
     """
 
     framework: str
@@ -67,7 +68,7 @@ class Call:
         return allowed(given, self.lead, self.query[-2], self.key[-2])
 
     def problem(self) -> Problem:
-        """The call in numbers."""
+        """Return the call in numbers."""
         rng = np.random.default_rng(self.numbers)
         keep = self.keep
         arrays = {
@@ -129,7 +130,7 @@ class Call:
 
 
 def lead_of(query: Shape, key: Shape, value: Shape, groups: int) -> Shape:
-    """The leading dimensions of the output; each key head serves `groups` query heads."""
+    """Return the leading dimensions of the output; a key head has `groups` query heads."""
     leads = [query[:-2]]
     for shape in (key, value):
         heads = shape[-3:-2] if groups == 1 or shape[-3] == 1 else (shape[-3] * groups,)
@@ -138,7 +139,7 @@ def lead_of(query: Shape, key: Shape, value: Shape, groups: int) -> Shape:
 
 
 def used_rows(call: Call, keep: np.ndarray) -> dict[str, np.ndarray]:
-    """Which tokens of query, key and value take part in anything."""
+    """Return which tokens of query, key and value are in an attended pair."""
     shapes = {"query": call.query, "key": call.key, "value": call.value}
     used = {name: np.zeros(shape[:-1], bool) for name, shape in shapes.items()}
     for n in np.ndindex(*call.lead):
@@ -149,7 +150,7 @@ def used_rows(call: Call, keep: np.ndarray) -> dict[str, np.ndarray]:
 
 
 def stored(x: np.ndarray, dtype: str) -> np.ndarray:
-    """The numbers that a tensor of that type holds instead."""
+    """Return x rounded to `dtype`."""
     if dtype == "bfloat16":
         bits = np.asarray(x, np.float32).view(np.uint32)
         upper = bits + np.uint32(0x7FFF) + ((bits >> np.uint32(16)) & np.uint32(1))
@@ -171,7 +172,7 @@ def _tokens(rng: np.random.Generator, data: str, shape: Shape, sign: int) -> np.
         return rng.integers(-2, 3, shape).astype(float)
     if data == "zero rows":
         return np.where(rng.random((*shape[:-1], 1)) < 0.3, 0.0, x)
-    if data == "alike" and shape[-2]:  # tokens come again, in queries and keys alike
+    if data == "alike" and shape[-2]:  # queries and keys repeat the same few tokens
         few = np.random.default_rng(0).standard_normal((3, shape[-1]))
         return few[rng.integers(0, 3, shape[:-1])]
     return x

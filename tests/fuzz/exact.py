@@ -1,6 +1,6 @@
-"""What a call must give: output, weights, log-sum-exp, gradients, each with the error it may have.
+"""The exact output, weights, log-sum-exp and gradients of a call, each with its allowed error.
 
-One head of one batch at a time, from the definition; nothing here is of the package.
+The definition is computed one head of one example at a time, without code of the package.
 """
 
 from __future__ import annotations
@@ -23,9 +23,10 @@ Shape = tuple[int, ...]
 
 @dataclass
 class Expected:
-    """An array x and the error e that each entry may have; where not `known`, anything may stand.
+    """An array x and the allowed error e of each entry; entries that are not `known` may be
+    anything.
 
-    size: the sum of absolute values of what was added to an entry, count: how much that was.
+    size: sum of |terms| of an entry. count: number of its terms.
     """
 
     x: np.ndarray
@@ -47,19 +48,20 @@ class Expected:
         self.count[at] += 1
 
     def bound(self, eps: float) -> np.ndarray:
-        """The errors of the sums, their own roundings included."""
+        """Return the errors of the sums, roundings of the sums included."""
         several = np.where(self.count > 1, roundings(int(self.count.max(initial=1))), 0.0)
         return np.asarray(self.e + eps * several * self.size)
 
 
 @dataclass(frozen=True)
 class Problem:
-    """A call in float64 or better: parameters by name, those that are no tensors too.
+    """A call in float64 or better.
 
-    lead: the leading dimensions of the output. keep: who may attend, (*lead, T_q, T_k). kept: what
-    dropout keeps, at that rate. d_output, d_weights, d_lse: derivatives of a loss, if any. tanh: as
-    in `Form`. softcap: c, or 0 for no cap. beside: what stands beside the scores, and its tensors.
-    exact: whether no score is rounded, in whatever order it is summed, before there is a bias.
+    parameters: by name, numbers too. lead: leading dimensions of the output. keep: attended pairs,
+    boolean (*lead, T_q, T_k). kept: weights that dropout keeps at `rate`. d_output, d_weights,
+    d_lse: gradients of a loss, or None. tanh: see `Form`. softcap: c, or 0 for no cap. beside,
+    tensors: sink, biases and normalizer, with their tensors. exact: True if no order of summation
+    rounds a score before a bias.
     """
 
     kind: str
@@ -92,9 +94,9 @@ class Answer:
 
 
 def solve(call: Problem) -> Answer:
-    """Everything that depends on NaN or ±∞ that is attended is left unknown.
+    """Return the answer of a call; results that depend on an attended NaN or ±∞ are not known.
 
-    A cap does not make it known: it makes numbers of infinite scores, but none of NaN.
+    A cap turns infinite scores into numbers, but not NaN, so these results stay unknown.
     """
     dtype, rows, columns = call.query.dtype, call.query.shape[-2], call.key.shape[-2]
     answer = Answer(
@@ -114,7 +116,7 @@ def solve(call: Problem) -> Answer:
 
 
 def place(lead: Shape, n: Shape, full: Shape) -> Shape:
-    """Where a tensor with these leading dimensions is read for the output at n of `full`."""
+    """Return the index into a tensor with dimensions `lead` for the output at n of `full`."""
     ends = zip(lead, n[len(n) - len(lead) :], full[len(full) - len(lead) :], strict=True)
     return tuple(0 if own == 1 else i // (size // own) for own, i, size in ends)
 
@@ -127,7 +129,7 @@ def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
     keep, arrays, bad = call.keep[n], {}, {}
     attends = {"query": keep.any(1), "key": keep.any(0), "value": keep.any(0)}
     for name, x in (("query", call.query), ("key", call.key), ("value", call.value)):
-        rows = np.where(attends[name][:, None], x[at[name]], 0.0)  # nothing else is read
+        rows = np.where(attends[name][:, None], x[at[name]], 0.0)  # no other row is read
         bad[name] = ~np.isfinite(rows).all(1)
         rows = np.where(bad[name][:, None], 0.0, rows)
         arrays[name] = Number(rows, np.zeros_like(rows), call.eps, call.store)
@@ -158,18 +160,18 @@ def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
         return
     d_output, none = q.like(call.d_output[n]), np.zeros(len(keep))
     d_lse, d_sink = none if call.d_lse is None else call.d_lse[n], None
-    d_row = q.like(np.where(attends["query"], d_lse, 0.0))  # of the log-sum-exp of the keys
+    d_row = q.like(np.where(attends["query"], d_lse, 0.0))  # of the keys' log-sum-exp
     if sink is not None:
         d_row, d_sink = sink.back((d_output * output).features(), d_lse)
         d_output = (d_output * share).stored()
     d_p = project(d_output, v.T) * z
     size = mix(q.like(np.abs(weights.x) * z), q.like(np.abs(v.x))).x
     sizes = q.like(output.x, call.eps * roundings(keep.shape[1]) * size).stored()
-    along_e = (d_output * sizes).features().e  # it may be made as Σ d_output · output
+    along_e = (d_output * sizes).features().e  # the sum may be Σ d_output · output
     found = scores.back(*normal.back(d_p, along_e, d_row))
     found["sink="] = d_sink and d_sink.tokens(0)
     found["value"] = mix((weights * z).T, d_output)
-    if call.d_weights is not None:  # which may be computed apart, and added
+    if call.d_weights is not None:  # may be computed apart and added
         d_p, d_row = q.like(call.d_weights[n]), q.like(none)
         if sink is not None:
             d_row, d_sink = sink.back((d_p * weights).tokens(1), none)
@@ -193,7 +195,7 @@ def _size(lse: Number) -> np.ndarray:
 
 
 def _sunk(call: Problem, p: dict[str, Any], lse: Number | None) -> Sunk | None:
-    """What a sink makes of the log-sum-exp of the keys; a number is rounded to the call's type."""
+    """Return the shares of keys and sink; a sink that is a number has the call's precision."""
     if call.beside.sink is None or lse is None:
         return None
     sink = p.get("sink=", call.beside.sink)
@@ -201,17 +203,17 @@ def _sunk(call: Problem, p: dict[str, Any], lse: Number | None) -> Sunk | None:
 
 
 def _apart(call: Problem, p: dict[str, Any], q: Number, key: np.ndarray) -> bool:
-    """Whether b are more than 1 from the middle, those of masked tokens too."""
+    """Return whether some b, masked tokens included, are more than 1 from the middle."""
     given = q.like(np.where(np.isfinite(key), key, 0.0))
     b = formulas.form(call.kind, p, q, given).b.x
     return bool(b.size) and bool((np.ptp(b, axis=0) > 2).any())
 
 
 def philox_kept(seed: int, rate: float, lead: Shape, queries: int, keys: int) -> np.ndarray:
-    """Which weights dropout at that rate keeps, (*lead, queries, keys).
+    """Return which weights dropout keeps at `rate`, boolean (*lead, queries, keys).
 
-    Word j mod 4 of Philox4x32-10 (Salmon et al. 2011) at the counter (⌊j/4⌋, i, n), n in two words,
-    under the key `seed`, in two words, is at least rate · 2³².
+    A weight is kept if word j mod 4 of Philox4x32-10 (Salmon et al. 2011) is at least rate · 2³².
+    The counter is (⌊j/4⌋, i, n) and the key is `seed`; n and `seed` have two words each.
     """
     mask, heads = 2**32 - 1, int(np.prod(lead, dtype=int))
     n, i, j = np.meshgrid(*(np.arange(s, dtype=np.uint64) for s in (heads, queries, -(-keys // 4))),

@@ -1,11 +1,11 @@
-"""The scores and their derivatives, from the formulas in the papers, for one head's numbers.
+"""Scores and derivatives of one head, from the formulas in the papers.
 
     s_ij = scale · Σ_d weight_d · pair(a_id, b_jd) + query_bias_i + key_bias_j
 
-and, where a score ends in a function φ, or scores are capped, φ(s_ij) in its place (`outers`).
+A score with an outer function φ, or with a cap, is φ(s_ij) (`outers`).
 
-`form` says what a score's parameters make of queries (T_q, d_q) and keys (T_k, d_k); `slopes` takes
-derivatives by that back to queries, keys and parameters. Written by hand, in `Number`s.
+`form` computes the terms of s from queries (T_q, d_q), keys (T_k, d_k) and parameters. `slopes`
+takes derivatives back to queries, keys and parameters. Both compute with `Number`s.
 """
 
 from __future__ import annotations
@@ -21,22 +21,23 @@ from fuzz.rounding import Number, Operand, project, roundings, unit
 from helpers.table_scores import ROWS
 
 Parameters = dict[str, Any]
-"""A field of the score each: a Number of one head, a plain number, or None."""
+"""Fields of the score by name: a Number of one head, a plain number, or None."""
 
 BY_HAND = (
     "Dot", "ScaledDot", "Bilinear", "Trilinear", "Lorentz", "Additive", "Concat", "GATv2",
 )  # fmt: skip
-"""The scores whose forms and derivatives are below; others' follow from `Scaled` of their rows."""
+"""Scores with forms and derivatives below; `Scaled` in their rows gives the others'."""
 KINDS = tuple(name for name, row in ROWS.items() if name in BY_HAND or row.scaled)
-"""The scores that can be drawn."""
+"""Scores that the fuzz draws."""
 
 
 @dataclass(frozen=True)
 class Form:
-    """tanh: roundings, of tanh itself, that the tanh in use may be off.
+    """The terms of a score.
 
-    apart: whether b lie so far apart that tanh(a + b) may be made of e^(2a) and e^(2b), with the
-    error that docs/kernel.md derives: ½ (1 − tanh²) 3ε. outer: the name of φ, and its number c.
+    tanh: largest error of the used tanh, in roundings of tanh. apart: whether b lie so far apart
+    that tanh(a + b) may be computed from e^(2a) and e^(2b). Its error is then ½ (1 − tanh²) 3ε, see
+    docs/kernel.md. outer: (name of φ, number c).
     """
 
     a: Number
@@ -52,7 +53,7 @@ class Form:
 
 
 def pairs(f: Form) -> Number:
-    """pair(a_id, b_jd), (T_q, T_k, h)."""
+    """Return pair(a_id, b_jd), (T_q, T_k, h)."""
     a, b = f.a[:, None], f.b[None]
     if f.pair == "product":
         return a * b
@@ -70,13 +71,13 @@ def pairs(f: Form) -> Number:
 
 
 def pair_slopes(f: Form) -> tuple[Number, Number]:
-    """∂pair/∂a and ∂pair/∂b, each (T_q, T_k, h) or what broadcasts to it."""
+    """Return ∂pair/∂a and ∂pair/∂b, each broadcastable to (T_q, T_k, h)."""
     a, b = f.a[:, None], f.b[None]
     if f.pair == "product":
         return b, a
     if f.pair in ("squared", "absolute"):
         x = a - b
-        doubtful = 2.0 * (np.abs(x.x) < x.e)  # the sign, where rounding decides it
+        doubtful = 2.0 * (np.abs(x.x) < x.e)  # rounding decides the sign here
         x = 2 * x if f.pair == "squared" else x.like(np.sign(x.x), doubtful)
         return x, -1 * x
     x = a + b
@@ -96,18 +97,18 @@ def _sizes(a: Number, b: Number) -> np.ndarray:
 PARTS = {"squared": 12.0, "absolute": 16.0, "leaky_relu": 32.0}
 """Pairs that the core may split into a part of the query, one of the key and a joint one.
 
-The number bounds how far parts may exceed a score, by "Pairs in parts" of docs/kernel.md.
+The number bounds the excess of the parts over a score, see "Pairs in parts" in docs/kernel.md.
 """
 
 
 def sums(f: Form, pairs: Number) -> Number:
-    """Σ_d weight_d · pair_d, (T_q, T_k)."""
+    """Return Σ_d weight_d · pair_d, (T_q, T_k)."""
     total = (pairs if f.weight is None else pairs * f.weight).features()
     return total.worse(_roundings_of_parts(f, total)) if f.pair in PARTS else total
 
 
 def _roundings_of_parts(f: Form, total: Number) -> np.ndarray:
-    """Errors of sums that the core takes in parts: these round at the size of the parts."""
+    """Return the errors of sums of split pairs, which round at the size of their parts."""
     a, b = f.a.x, f.b.x
     of_query, of_key = (np.square(x) if f.pair == "squared" else np.abs(x) for x in (a, b))
     weight = np.ones(1) if f.weight is None else np.abs(f.weight.x)
@@ -163,10 +164,10 @@ def form(kind: str, p: Parameters, q: Number, k: Number) -> Form:
 def slopes(
     kind: str, p: Parameters, q: Number, k: Number, f: Form, d_s: Number, d_query_bias: Number
 ) -> dict[str, Number]:
-    """Derivatives by name, from those with respect to the scores (T_q, T_k).
+    """Return derivatives by name, from d_s (T_q, T_k) by the scores before the cap.
 
-    Those are scores before the cap. d_query_bias (T_q,) is Σ_j d_s_ij, of which the softmax of
-    scores that are not capped leaves what the log-sum-exp brings.
+    d_query_bias (T_q,) is Σ_j d_s_ij. Without a cap the softmax cancels this sum, except the
+    derivative by the log-sum-exp.
     """
     values, (by_a, by_b) = pairs(f), pair_slopes(f)
     d_sums = d_s * f.scale
@@ -206,7 +207,7 @@ def slopes(
         d_q, d_W = project(d_a, p["W"].T), (q[:, :, None] * d_a[:, None]).tokens(0)
         return {"query": d_q, "key": d_b, "W": d_W, "scale": d_scale}
     scaled = ROWS[kind].scaled
-    if scaled is not None:  # the scale is c / xⁿ, so its derivative by x is −n / x of it
+    if scaled is not None:  # ∂(c / xⁿ)/∂x = −n / x · c / xⁿ
         if scaled.unit:
             d_a, d_b = _of_unit(q, d_a), _of_unit(k, d_b)
         d_x = d_scale * f.scale * _over(q.like(-float(scaled.power)), p[scaled.of])
@@ -215,7 +216,7 @@ def slopes(
 
 
 def lifted(x: Number, sigma: Operand) -> Number:
-    """(y, √(1 + ‖y‖²)), y = x/σ, of each row."""
+    """Return (y, √(1 + ‖y‖²)) of each row, with y = x/σ."""
     y = _over(x, sigma)
     squared = (y * y).features() + 1.0
     root = np.sqrt(squared.x)
@@ -225,7 +226,7 @@ def lifted(x: Number, sigma: Operand) -> Number:
 
 
 def _lowered(a: Number, sigma: Operand, d: Number) -> tuple[Number, Number]:
-    """The derivatives by x and σ of what `lifted` makes a of, that by a being d."""
+    """Return the derivatives by x and σ of a = lifted(x, σ), from d by a."""
     y, root = a[:, :-1], a[:, -1:]
     d_y = d[:, :-1] + d[:, -1:] * _over(y, root)
     return _over(d_y, sigma), -1 * _over((d_y * y).features().tokens(0), sigma)
@@ -236,7 +237,7 @@ def _projected(x: Number, W: Number | None) -> Number:
 
 
 def _unprojected(x: Number, W: Number | None, d: Number) -> tuple[Number, Number | None]:
-    """What a projection's derivative is by x and by W."""
+    """Return the derivatives of a projection by x and W, from d."""
     if W is None:
         return d, None
     return project(d, W), (d[:, :, None] * x[:, None]).tokens(0)
@@ -252,7 +253,7 @@ def _over(x: Number, y: Operand) -> Number:
 
 
 def _of_unit(x: Number, d: Number) -> Number:
-    """The derivative by x of what x/‖x‖ has the derivative d by."""
+    """Return the derivative by x, from d by x/‖x‖."""
     u, inverse = unit(x)
     along = (d * u).features()
     return (d - u * along[:, None]) * inverse

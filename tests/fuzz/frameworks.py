@@ -1,4 +1,4 @@
-"""A drawn call in the frameworks that differentiate."""
+"""Runners of a drawn call in frameworks with gradients."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Torch(NumPy):
 
 
 def _wide(x: np.ndarray) -> np.ndarray:
-    """x in the widest type of its kind, which every framework reads."""
+    """Return x in the widest dtype of its kind, which every framework reads."""
     return x.astype(np.complex128 if np.iscomplexobj(x) else np.float64)
 
 
@@ -108,7 +108,7 @@ class TensorFlow(NumPy):
         return self.tf.cast(self.tf.constant(_wide(x)), dtype)
 
     def laid_out(self, x: np.ndarray, dtype: str, layout: str) -> tuple[Any, Any]:
-        """Its tensors have no strides."""
+        """Return a dense tensor and its memory, as the framework's tensors have no strides."""
         return super().laid_out(x, dtype, "dense")
 
     def mask(self, x: np.ndarray) -> Any:
@@ -118,7 +118,7 @@ class TensorFlow(NumPy):
         return self.tf.tanh(x)
 
     def numbers(self, x: Any) -> np.ndarray:
-        return np.asarray(self.tf.cast(x, "float64"))  # one bfloat16 alone is no array
+        return np.asarray(self.tf.cast(x, "float64"))  # a single bfloat16 is no array
 
     def copied(self, x: Any) -> np.ndarray:
         return super().copied(x.numpy())

@@ -1,4 +1,4 @@
-"""Running a property: a few hundred fixed calls, or others for as long as one likes."""
+"""Run a property on a few hundred fixed calls, or on new calls for a given time."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from hypothesis.database import DirectoryBasedExampleDatabase
 from hypothesis.strategies import SearchStrategy
 
 ROUND = 200
-"""Calls that one seed draws in a long run."""
+"""Number of calls from one seed in a long run."""
 
 
 @dataclass(frozen=True)
 class Effort:
-    """seconds: how long calls are drawn, others at each run; None for the same few each time.
+    """seconds: time for new calls in each run; None for the same few calls.
 
-    seed: of the first round, None for one by chance. simplify: whether a call that fails is made as
-    simple as can be, which takes a while.
+    seed: of the first round; None for a random one. simplify: whether to simplify a failing call,
+    which takes a while.
     """
 
     seconds: float | None = None
@@ -37,10 +37,10 @@ class Effort:
         share: float = 1.0,
         at_a_time: int = ROUND,
     ) -> None:
-        """Checks calls; a failure is reported as the simplest call found that fails that way.
+        """Check calls, and report a failure as the simplest call that fails in the same way.
 
-        examples: how many of the fixed calls. share: of the seconds. at_a_time: how many one seed
-        draws.
+        examples: number of fixed calls. share: of the seconds. at_a_time: number of calls of one
+        seed.
         """
         common: dict[str, Any] = {
             "deadline": None,
@@ -57,7 +57,7 @@ class Effort:
         database = DirectoryBasedExampleDatabase(Path(".hypothesis") / "examples")
         many = settings(
             max_examples=at_a_time, derandomize=False, database=database, print_blob=True,
-            report_multiple_bugs=False,  # looking for a second one takes longer than the round
+            report_multiple_bugs=False,  # a search for a second one takes longer than the round
             **common,
         )  # fmt: skip
         end, number = time.monotonic() + share * self.seconds, self.seed

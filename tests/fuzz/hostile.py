@@ -1,4 +1,4 @@
-"""Calls that may be wrong: a right one with one thing changed. They work, or say what is wrong."""
+"""Calls with one change, which may be wrong: such a call must work or raise one clear error."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from anyscore.modifiers.biases import Bias
 
 Tensor = Callable[[np.ndarray], Any]
 Arguments = dict[str, Any]
-"""What `attention` is given, by name; parameters of the score as "score.name"."""
+"""Arguments of `attention` by name; a parameter of the score is "score.name"."""
 
 
 @dataclass(frozen=True)
 class Hostile:
-    """change: what is done to an argument, with what. must: whether it must be refused."""
+    """change: name of an argument's change. what: its value. must: True if the call must raise."""
 
     kind: str
     heads: bool
@@ -64,7 +64,7 @@ def attend(kind: str, arguments: Arguments, impl: str) -> Any:
 
 
 def is_announced(error: Exception) -> bool:
-    """Whether an error was raised by the package, on purpose, in one short line."""
+    """Return whether the package raised the error on purpose, with one short line."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     ours = str(Path(anyscore.__file__).parent) in place.filename
     on_purpose = "raise " in linecache.getline(place.filename, place.lineno or 0)
@@ -93,7 +93,7 @@ def _longer(x: Any, by: int, at: int, tensor: Tensor) -> Any:
 
 
 def _matrix(x: np.ndarray) -> Any:
-    with warnings.catch_warnings():  # of what else one might use
+    with warnings.catch_warnings():  # NumPy advises against matrices
         warnings.simplefilter("ignore")
         return np.matrix(x.reshape(-1, x.shape[-1]))
 
@@ -169,7 +169,7 @@ WITH: dict[str, tuple[Any, ...]] = {
     "impl": ("fast", None, 1),
     **BESIDE,
 }  # fmt: skip
-"""Values for each change; those without an entry in `CHANGES`, numbers apart, set an argument."""
+"""Values of each change; other changes than those in `CHANGES` and numbers set an argument."""
 
 
 @st.composite

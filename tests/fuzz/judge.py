@@ -1,4 +1,4 @@
-"""Whether what came is what must come."""
+"""Compare results of a call with the exact answer."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from fuzz.exact import Answer, Expected, Problem
 from fuzz.runners import Answered
 
 LEAST = {"float64": 1e-300, "float32": 1e-36, "bfloat16": 1e-36, "float16": 1e-6}
-"""Where a type has no more digits to give: what is smaller may be 0."""
+"""Errors below these are allowed: smaller numbers may be 0 in the dtype."""
 
 
 def excess(actual: np.ndarray, expected: Expected, eps: float, least: float) -> np.ndarray:
-    """Errors in units of what is allowed; ∞ where NaN or ±∞ stand where they should not."""
+    """Return errors in units of the allowed error; ∞ for a wrong NaN or ±∞."""
     assert actual.shape == expected.x.shape, f"has shape {actual.shape}, not {expected.x.shape}"
     known = expected.known & (actual != expected.x)
     x, y = np.where(known, actual, 0.0), np.where(known, expected.x, 0.0)
@@ -24,7 +24,7 @@ def excess(actual: np.ndarray, expected: Expected, eps: float, least: float) -> 
 
 
 def ratios(call: Call, problem: Problem, answer: Answer, found: Answered) -> dict[str, np.ndarray]:
-    """`excess` of everything that came, by name."""
+    """Return `excess` of each result, by name."""
     exact = {"output": answer.output, "weights": answer.weights, "lse": answer.lse}
     pairs = {name: (x, exact[name]) for name, x in found.results.items()}
     pairs |= {f"∂{name}": (x, answer.gradients[name]) for name, x in found.gradients.items()}
@@ -33,7 +33,7 @@ def ratios(call: Call, problem: Problem, answer: Answer, found: Answered) -> dic
 
 
 def judge(call: Call, problem: Problem, answer: Answer, found: Answered, by: str) -> None:
-    """Raises AssertionError with what is wrong, where, and how far it is off."""
+    """Assert that the results are right, and report name, place and size of a wrong one."""
     assert found.unchanged, f"{by}: an input was written to"
     for name, ratio in ratios(call, problem, answer, found).items():
         if ratio.size and ratio.max() > 1:

@@ -1,8 +1,8 @@
-"""Masks as plain data: drawn, made into mask objects, and worked out entry by entry.
+"""Masks as plain data, which is drawn, made into mask objects, and computed entry by entry.
 
-A spec is (kind, fields); several of them intersect. `allowed` follows what the documentation says
-of each kind, in NumPy, and shares nothing with the package. A class of masks without a formula here
-is drawn of the table of the other tests, and judged by its rule there.
+A spec is (kind, fields); several specs intersect. `allowed` follows the documentation of each kind
+in NumPy and shares no code with the package. A class of masks without a formula here comes from the
+table of the other tests, with its rule there.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from helpers.table_shapes import Shape as Shaped
 Shape = tuple[int, ...]
 
 KINDS = "Lengths", "Causal", "Window", "Interval", "Keys", "Array"
-"""The masks that are drawn and worked out here; others are drawn of the table, by its rule."""
+"""Masks that are drawn and computed here; others come from the table, with its rules."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Spec:
     fields: dict[str, Any]
 
     def build(self, array: Callable[[np.ndarray], Any]) -> Any:
-        """The mask object, or the array itself; `array` makes tensors of what is an array."""
+        """Return the mask object, or the array itself; `array` turns arrays into tensors."""
         made = {n: array(x) if isinstance(x, np.ndarray) else x for n, x in self.fields.items()}
         return made["keep"] if self.kind == "Array" else getattr(anyscore, self.kind)(**made)
 
@@ -46,9 +46,9 @@ def spec_of(mask: Any) -> Spec:
 
 
 def of_table() -> dict[str, list[str]]:
-    """Map the classes of masks that have no formula here to their rows of the table.
+    """Return the rows of the table for each class of masks without a formula here.
 
-    Positions of other masks are those within `Sequences`, which therefore takes no part.
+    `Sequences` is left out, since it changes the positions of other masks.
     """
     found: dict[str, list[str]] = {}
     for name, case in MASKS.items():
@@ -59,7 +59,7 @@ def of_table() -> dict[str, list[str]]:
 
 
 def build(specs: list[Spec], array: Callable[[np.ndarray], Any]) -> Any:
-    """One mask of all; an array alone, or two of them, is no object that `&` could intersect."""
+    """Return the intersection of all masks; `&` needs a mask object beside two arrays."""
     made = [spec.build(array) for spec in specs]
     if len(made) > 1 and all(spec.kind == "Array" for spec in specs[:2]):
         made.insert(1, anyscore.Interval())
@@ -67,7 +67,7 @@ def build(specs: list[Spec], array: Callable[[np.ndarray], Any]) -> Any:
 
 
 def allowed(specs: list[Spec], lead: Shape, queries: int, keys: int) -> np.ndarray:
-    """Who may attend, boolean (*lead, T_q, T_k)."""
+    """Return the attended pairs, boolean (*lead, T_q, T_k)."""
     keep = np.ones((*lead, queries, keys), bool)
     for spec in specs:
         keep &= _allowed(spec.kind, spec.fields, lead, queries, keys)
@@ -111,7 +111,7 @@ def keys_of(x: np.ndarray) -> int:
 
 
 def _per_query(x: Any, lead: Shape) -> np.ndarray:
-    """Numbers as (*lead, T_q, 1), or what broadcasts to it; exact for 64-bit integers."""
+    """Return numbers that broadcast to (*lead, T_q, 1), exact for 64-bit integers."""
     x = np.asarray(x).astype(np.longdouble)
     if x.ndim == 1 and lead:
         x = x.reshape(-1, *(1,) * len(lead))
@@ -128,7 +128,7 @@ FLOATS = ("float64", "float32", "float16")
 
 @st.composite
 def specs(draw: st.DrawFn, lead: Shape, queries: int, keys: int) -> list[Spec]:
-    """No mask, one, or an intersection of up to three."""
+    """Draw no mask, one mask, or an intersection of up to three."""
     count = draw(st.sampled_from((1, 1, 1, 2, 2, 3, 0)))
     return [draw(_spec(lead, queries, keys)) for _ in range(count)]
 
@@ -160,7 +160,7 @@ def _spec(draw: st.DrawFn, lead: Shape, queries: int, keys: int) -> Spec:
     if kind == "Keys":
         shapes = [(keys,), full] + ([(lead[0], keys)] if lead else [])
         shape = draw(st.sampled_from(shapes))
-        if len(shape) == 2 and len(lead) > 1:  # its first axis meets the first leading dimension
+        if len(shape) == 2 and len(lead) > 1:  # its first axis is the first leading dimension
             shape = (lead[0], keys)
     else:
         rank = draw(st.integers(2, len(full)))
@@ -171,7 +171,7 @@ def _spec(draw: st.DrawFn, lead: Shape, queries: int, keys: int) -> Spec:
 
 @st.composite
 def bounds(draw: st.DrawFn, lead: Shape, queries: int, keys: int) -> Any:
-    """A number, a list or an array of any type that says how far keys go, far beyond them too."""
+    """Draw a number, list or array of any dtype as a bound of keys, also far beyond them."""
     shape = draw(st.sampled_from(_shapes(lead, queries)))
     dtype = draw(st.sampled_from((*INTEGERS, *FLOATS)))
     rng = np.random.default_rng(draw(st.integers(0, 2**16)))
@@ -198,7 +198,7 @@ def offsets(draw: st.DrawFn, lead: Shape, queries: int, keys: int) -> Any:
 
 
 def widths(queries: int, keys: int) -> st.SearchStrategy[Any]:
-    """Of a window on one side: None, small, as large as the type holds, beyond any type."""
+    """Draw a window's width on one side: None, small, the dtype's largest, or beyond any dtype."""
     small = st.integers(0, queries + keys + 1)
     typed = st.sampled_from(
         (np.int8(127), np.uint8(255), np.int64(2**63 - 1), np.uint64(2**64 - 1))
@@ -219,7 +219,7 @@ def _shapes(lead: Shape, queries: int) -> list[Shape]:
 
 
 def _plain(draw: st.DrawFn, x: np.ndarray) -> Any:
-    """An array as it is, or as Python's numbers and lists."""
+    """Draw an array unchanged, or as Python's numbers and lists."""
     if 0 in x.shape or draw(st.sampled_from((True, True, False))):
         return x
     if x.dtype.kind == "f" and not np.isfinite(x).all():

@@ -1,11 +1,11 @@
-"""Weights of scores, and derivatives back: softmax, sigmoid, sparsemax, entmax15.
+"""Weights of scores and their derivatives: softmax, sigmoid, sparsemax, entmax15.
 
     sigmoid    p_j = 1 / (1 + e^−(s_j + β))       β = −log n of n attended keys, or a number
     sparsemax  p_j = max(s_j − τ, 0)              Σ p = 1
     entmax15   p_j = max(s_j / 2 − τ, 0)²         Σ p = 1
 
-τ grows with every score, so where scores are off by e it lies between that of s − e and that of
-s + e, and p between what these make of them.
+τ grows with every score. With scores off by e, τ lies between τ(s − e) and τ(s + e), and p between
+the weights with these τ.
 """
 
 from __future__ import annotations
@@ -19,15 +19,15 @@ from fuzz.rounding import BAND, Number, roundings, sigmoid, softmax
 
 @dataclass(frozen=True)
 class Softmax:
-    """p: the weights (T_q, T_k). lse: their log-sum-exp."""
+    """p: weights (T_q, T_k). lse: log-sum-exp."""
 
     p: Number
     lse: Number | None = None
 
     def back(self, d_p: Number, along_e: np.ndarray, d_row: Number) -> tuple[Number, Number]:
-        """Derivatives by scores, and what they add up to for each query, of those by weights.
+        """Return derivatives by scores, and their sum for each query, from d_p by weights.
 
-        along_e: how much more Σ p d_p may be off. d_row: the derivative by the log-sum-exp.
+        along_e: additional error of Σ p d_p. d_row: derivative by the log-sum-exp.
         """
         along = (self.p * d_p).tokens(1).worse(along_e)
         return self.p * (d_p - along[:, None] + d_row[:, None]), d_row
@@ -35,7 +35,7 @@ class Softmax:
 
 @dataclass(frozen=True)
 class Sigmoid(Softmax):
-    """The slope p (1 − p) may be made as a difference, p − p², or of two quotients."""
+    """The slope p (1 − p) may be computed as p − p², or from two quotients."""
 
     def back(self, d_p: Number, along_e: np.ndarray, d_row: Number) -> tuple[Number, Number]:
         slope = (self.p * (1.0 + -1 * self.p)).worse(4 * self.p.eps * self.p.x)
@@ -45,21 +45,21 @@ class Sigmoid(Softmax):
 
 @dataclass(frozen=True)
 class Sparse(Softmax):
-    """g: 1 where p > 0, of sparsemax, and √p of entmax15; off by 1 where p may be 0 or not."""
+    """g: 1 where p > 0 (sparsemax), or √p (entmax15); off by 1 where p may be 0 or not."""
 
     g: Number | None = None
 
     def back(self, d_p: Number, along_e: np.ndarray, d_row: Number) -> tuple[Number, Number]:
         assert self.g is not None
         total, weighed = self.g.tokens(1), (self.g * d_p).tokens(1)
-        # Σ g is at least 1 in any row that attends: Σ g² is 1, or some g is 1.
+        # Σ g is at least 1 in a row with keys: Σ g² is 1, or some g is 1.
         x = weighed.x / np.maximum(total.x, 1.0)
         e = (weighed.e + np.abs(x) * total.e) / np.maximum(total.x - total.e, 1.0)
         return self.g * (d_p - total.rounded(x, e)[:, None]), d_row * 0.0
 
 
 def normalized(normalizer: str | float, s: Number, keep: np.ndarray) -> Softmax:
-    """Weights by a normalizer; a number is β of the sigmoid."""
+    """Return the weights of a normalizer; a number is β of the sigmoid."""
     if normalizer == "softmax":
         return Softmax(*softmax(s, keep))
     if normalizer == "sparsemax":
@@ -74,7 +74,7 @@ def normalized(normalizer: str | float, s: Number, keep: np.ndarray) -> Softmax:
 
 
 def _sparse(s: Number, keep: np.ndarray, power: int) -> Sparse:
-    """Scores are taken relative to the largest, and τ is a mean over at most all keys."""
+    """Return weights of scores relative to the largest one; τ is a mean over at most all keys."""
     top = np.where(keep, s.x, -np.inf).max(1, keepdims=True, initial=-np.inf)
     z = (s.x - np.where(np.isfinite(top), top, 0.0)) / power
     e = s.e / power + s.eps * (2 + roundings(z.shape[1]) + np.abs(z) / 2)
@@ -90,7 +90,7 @@ def _sparse(s: Number, keep: np.ndarray, power: int) -> Sparse:
 
 
 def _threshold(z: np.ndarray, power: int) -> np.ndarray:
-    """τ (T_q, 1): of the k largest z, k as large as leaves all of them above it."""
+    """Return τ (T_q, 1) of the k largest z, for the largest k with all of them above τ."""
     z = -np.sort(-z, axis=1)
     tau = np.full((len(z), 1), -np.inf, z.dtype)
     for k in range(1, z.shape[1] + 1):

@@ -1,10 +1,10 @@
-"""Functions of whole sums of a score, and their slopes, followed along the curve.
+"""Outer functions of a score's sum, and their slopes, with errors along the curve.
 
     tanh     c · tanh(x / c)          sqrt     −c · √x
     log1p    −c · log(1 + x)          arcosh   −c · arcosh(1 + x)
 
-An error of x may be larger than x, so both are taken at the ends of what x may be, x ± e. Where x
-counts as 0, below 0 too, the slope of the last three is 0; that of log1p may be 1 below 0.
+An error of x may be larger than x, so function and slope are computed at x − e and x + e. The last
+three have the slope 0 at x ≤ 0; log1p may have the slope 1 below 0.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from fuzz.rounding import Number
 
 
 def slope_of_tanh(x: np.ndarray) -> np.ndarray:
-    """1 − tanh²(x), exact where tanh is all but ±1."""
+    """Return 1 − tanh²(x), exact where tanh is almost ±1."""
     return np.square(1 / np.cosh(np.minimum(np.abs(x), 300)))
 
 
 def cap(s: Number, c: float, tanh: float) -> tuple[Number, Number]:
-    """c · tanh(s / c), and its slope 1 − tanh²(s / c).
+    """Return c · tanh(s / c) and its slope 1 − tanh²(s / c).
 
-    An error may be larger than c, so that it is followed along the curve, to the side where the
-    curve is steeper. tanh: as in `Form`, but 2 at least: a tanh made of exponentials is off by
-    that. The slope may be made of the capped score, (1 − s / c)(1 + s / c), two roundings further.
+    An error may be larger than c, so it is followed along the curve, to the steeper side. The
+    argument tanh is that of `Form`, but at least 2, the error of a tanh from exponentials. The
+    slope may be computed from the capped score as (1 − s / c)(1 + s / c), with two more roundings.
     """
     x, m = s.rounded(s.x / c, s.e / c), max(tanh, 2.0)
     size = np.abs(x.x)
@@ -37,18 +37,18 @@ def cap(s: Number, c: float, tanh: float) -> tuple[Number, Number]:
 
 
 OWN = {"sqrt": 1, "log1p": 3, "arcosh": 5}
-"""Roundings ε of a function itself, times c: √ is off by ½; log1p by 2, as exponentials are; and
-arcosh(1 + x) = 2 log1p(√(x/2) + …) by two more, of its argument, whose terms are positive.
+"""Errors of each function in ε, times c. √ is off by ½. log1p is off by 2, as exponentials are.
+arcosh(1 + x) = 2 log1p(√(x/2) + …) is off by two more, from its argument of positive terms.
 """
 
 
 def of_distance(name: str, c: float, x: Number) -> tuple[Number, Number]:
-    """The function of x, and its slope.
+    """Return the function of x, and its slope.
 
-    The slope may be made of the value s, whose roundings it then brings along: −c/(2√x) = c²/(2s);
-    −c/(1 + x) = −c e^(s/c), off by as much as s/c is; −c/√(x (x + 2)) = −c/sinh(−s/c), off by
-    y coth y < 1 + y times what y = −s/c is, relatively; 4 more for the exponential, 2 for the rest.
-    Where x ± e has 0 in it the slope may be 0, or as steep as it is at the smallest number.
+    The slope may be computed from the value s, with the roundings of s. −c/(2√x) = c²/(2s). −c/(1 +
+    x) = −c e^(s/c) has the error of s/c. −c/√(x (x + 2)) = −c/sinh(−s/c) has the relative error of
+    y = −s/c times y coth y < 1 + y. The exponential adds 4, other operations add 2. Where x ± e
+    includes 0, the slope may be 0, or the slope at the smallest number.
     """
     at, low, high = (np.maximum(z, 0.0) for z in (x.x, x.x - x.e, x.x + x.e))
     y = _value(name, at)
@@ -60,7 +60,7 @@ def of_distance(name: str, c: float, x: Number) -> tuple[Number, Number]:
     slope, steep, flat = (slope_of_distance(name, np.maximum(z, least)) for z in (at, low, high))
     error = np.maximum(steep - slope, slope - flat) + own * slope
     if name != "log1p":
-        error = np.where(low > 0, error, steep)  # 0 is possible too
+        error = np.where(low > 0, error, steep)  # a slope of 0 is possible too
     slope, error = (np.where(positive, z, 0.0) for z in (slope, error))
     doubtful = ~positive & (x.x < 0) & ((high > 0) | (name == "log1p"))
     error = np.where(doubtful, steep, error)
@@ -74,7 +74,7 @@ def _value(name: str, x: np.ndarray) -> np.ndarray:
 
 
 def slope_of_distance(name: str, x: np.ndarray) -> np.ndarray:
-    """The slope of a function of a distance, without its number c and its sign."""
+    """Return the slope of an outer function of a distance, without its number c and its sign."""
     if name == "arcosh":
         return np.asarray(1 / (np.sqrt(x) * np.sqrt(x + 2)))
     return np.asarray(0.5 / np.sqrt(x) if name == "sqrt" else 1 / (1 + x))

@@ -1,14 +1,14 @@
-"""Numbers that carry the error which rounding may have given them: a running error analysis.
+"""Numbers with bounds on their rounding errors: a running error analysis.
 
-A `Number` is an exact array x and a bound e, of the same shape, on how far x may be from what an
-implementation has in its place. Each operation adds what it may round, eps · |result|, to what its
-arguments bring along; and `least`, as what is below the smallest normal number may be 0. Sums are
-of two kinds:
+A `Number` is an exact array x and a bound e of the same shape. The bound limits the distance of x
+from the result of an implementation. Each operation adds its own rounding, eps · |result|, to the
+errors of its arguments. Each operation also adds `least`, since numbers below the smallest normal
+one may be 0. Sums are of two kinds:
 
-- over features there are many terms, whose errors are independent: they add up as the root of
-  their squares, `SPREAD` times; the sum itself rounds by `roundings` of |Σ t| + 12 √(Σ t²), as
-  partial sums of terms in random order may be larger than the sum;
-- over tokens errors may have one cause (a log-sum-exp, say), so they add up as they are.
+- Sums over features have many terms with independent errors. The errors add up to `SPREAD` times
+  the root of their squares. The sum itself rounds by `roundings` of |Σ t| + 12 √(Σ t²): partial
+  sums of terms in random order may be larger than the sum.
+- Errors of sums over tokens may have one cause (a log-sum-exp, say), so they add up directly.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ import numpy as np
 Operand: TypeAlias = "Number | np.ndarray | float"
 
 BLOCK = 64
-"""Terms that one accumulator may take before its sum goes into another."""
+"""Number of terms that one accumulator may sum before another takes over."""
 SPREAD = 3.0
-"""Nine terms may all be off the same way; of more the root of squares is an estimate."""
+"""Nine terms may all be off in the same direction; for more, the root of squares is an estimate."""
 BAND = 8
-"""Roundings, in absolute size, that any score may be off: as many a weight may be, of its own."""
+"""Absolute roundings that any score may be off, and relative roundings of any weight."""
 
 
 def roundings(terms: int) -> float:
-    """Roundings of a sum that grows steadily, in the sum: two standard deviations, and one half.
+    """Return the roundings of a steadily growing sum, in eps: two standard deviations plus ½.
 
-    A rounding is off by 0.22 eps in the root mean square, n of growing partial sums by √(n/3) as
-    much: 0.125 √n. Blocks of 64 are added one after another, and so are their sums.
+    A rounding has a root mean square of 0.22 eps. The n roundings of growing partial sums have
+    √(n/3) of it, 0.125 √n. Blocks of 64 terms are summed one by one, and then their sums.
     """
     inside, blocks = min(max(terms, 1), BLOCK), max(terms / BLOCK, 1.0)
     return 0.5 + 0.25 * ((inside / blocks) ** 0.5 + (blocks**0.5 if blocks > 1 else 0.0))
@@ -40,9 +40,9 @@ def roundings(terms: int) -> float:
 
 @dataclass(frozen=True, eq=False)
 class Number:
-    """An array x, and the errors e ≥ 0 that an implementation of precision eps may make in it.
+    """An array x, and bounds e ≥ 0 on the errors of an implementation of precision eps.
 
-    store: half the precision of the type that tensors are stored in, 0 if that is not less.
+    store: half the precision of the tensors' dtype, or 0 if it is the dtype of the computation.
     """
 
     x: np.ndarray
@@ -55,12 +55,12 @@ class Number:
 
     @property
     def least(self) -> float:
-        """The smallest normal number of the type that is computed in."""
+        """Return the smallest normal number of the dtype of the computation."""
         narrow = self.eps > np.finfo(np.float64).eps
         return float(np.finfo(np.float32 if narrow else np.float64).tiny)
 
     def like(self, x: Any, e: Any = 0.0) -> Number:
-        """x, off by e, of this precision."""
+        """Return x with error e in this precision."""
         x = np.asarray(x, self.x.dtype)
         return Number(x, np.broadcast_to(np.asarray(e, x.dtype), x.shape), self.eps, self.store)
 
@@ -68,19 +68,19 @@ class Number:
         return other if isinstance(other, Number) else self.like(other)
 
     def rounded(self, x: np.ndarray, e: np.ndarray) -> Number:
-        """A result x of arguments that make it off by e, rounded once more."""
+        """Return a result x with error e from its arguments, rounded once more."""
         return self.like(x, e + self.eps / 2 * np.abs(x) + self.least)
 
     def stored(self) -> Number:
         """Return the number as a tensor stores it; the smallest of float16 are multiples of 2⁻²⁴.
 
-        The rounding is that of the largest number that may be there, |x| + e.
+        The rounding is relative to the largest possible number, |x| + e.
         """
         step = 2.0**-25 if self.store == 2.0**-11 else 0.0
         return self.like(self.x, self.e + self.store * (np.abs(self.x) + self.e) + step)
 
     def plus(self, y: Number) -> Number:
-        """The sum; of numbers that nothing was rounded in, the one that the type rounds it to."""
+        """Return the sum; a sum of exact numbers is rounded as by the dtype."""
         if self.e.any() or y.e.any():
             return self + y
         narrow = self.eps > np.finfo(np.float64).eps
@@ -88,7 +88,7 @@ class Number:
             return self.like((self.x + y.x).astype(np.float32 if narrow else np.float64))
 
     def worse(self, e: Any) -> Number:
-        """Off by e more."""
+        """Return x with an additional error e."""
         return self.like(self.x, self.e + e)
 
     def __add__(self, other: Operand) -> Number:
@@ -114,19 +114,19 @@ class Number:
         return self.like(self.x.T, self.e.T)
 
     def features(self) -> Number:
-        """The sum over the last axis, of terms whose errors are independent."""
+        """Return the sum over the last axis, of terms with independent errors."""
         x, squares = self.x.sum(-1), np.sqrt(np.square(self.x).sum(-1))
         own = self.eps * roundings(self.x.shape[-1]) * (np.abs(x) + 12 * squares)
         return self.like(x, SPREAD * np.sqrt(np.square(self.e).sum(-1)) + own)
 
     def tokens(self, axis: int) -> Number:
-        """The sum over an axis of tokens, whose errors may all go the same way."""
+        """Return the sum over an axis of tokens, with errors that may all have one sign."""
         own = self.eps * roundings(self.x.shape[axis]) * np.abs(self.x).sum(axis)
         return self.like(self.x.sum(axis), self.e.sum(axis) + own)
 
 
 def project(x: Number, y: Number) -> Number:
-    """x (m, n) times y (n, k), a sum over n features."""
+    """Return x (m, n) times y (n, k), a sum over n features."""
     size = np.sqrt(np.square(x.x) @ np.square(y.x))
     brought = np.sqrt(np.square(x.e) @ np.square(y.x) + np.square(x.x) @ np.square(y.e))
     out = x.x @ y.x
@@ -135,14 +135,14 @@ def project(x: Number, y: Number) -> Number:
 
 
 def mix(x: Number, y: Number) -> Number:
-    """x (m, n) times y (n, k), a sum over n tokens."""
+    """Return x (m, n) times y (n, k), a sum over n tokens."""
     size = np.abs(x.x) @ np.abs(y.x)
     brought = x.e @ (np.abs(y.x) + y.e) + np.abs(x.x) @ y.e
     return x.like(x.x @ y.x, brought + x.eps * roundings(x.x.shape[1]) * size)
 
 
 def unit(x: Number) -> tuple[Number, Number]:
-    """x/‖x‖ for each row, 0 for 0; and 1/‖x‖."""
+    """Return x/‖x‖ of each row (0 for a row of 0), and 1/‖x‖."""
     norm = np.sqrt(np.square(x.x).sum(-1, keepdims=True))
     one = np.divide(1.0, norm, where=norm > 0, out=np.zeros_like(norm))
     rounds = roundings(x.x.shape[-1]) + 4
@@ -151,11 +151,12 @@ def unit(x: Number) -> tuple[Number, Number]:
 
 
 def softmax(s: Number, keep: np.ndarray) -> tuple[Number, Number]:
-    """Weights over the last axis where `keep`, and their log-sum-exp.
+    """Return the weights over the last axis where `keep`, and the log-sum-exp.
 
-    Both are made of the largest score m, which is not rounded, and l = log Σ exp(s − m): the
-    weights are exp((s − m) − l), and m + l is not rounded here. If scores are off by at most e, l
-    is off by at most log Σ p exp(e), and a weight p by a factor exp(±(its own e + that)).
+    Both come from the largest score m, which is not rounded, and l = log Σ exp(s − m). The weights
+    are exp((s − m) − l), and m + l is not rounded here. With scores off by at most e, l is off by
+    at most log Σ p exp(e). A weight p is then off by a factor exp(±(e + log Σ p exp(e))) with its
+    own e.
     """
     kept = np.where(keep, s.x, -np.inf)
     top = kept.max(-1, keepdims=True, initial=-np.inf)
@@ -176,13 +177,13 @@ def softmax(s: Number, keep: np.ndarray) -> tuple[Number, Number]:
 
 
 def sigmoid(x: Number) -> Number:
-    """1 / (1 + e^−x), at the ends of what x may be."""
+    """Return 1 / (1 + e^−x), with errors from x − e and x + e."""
     y, low, high = (np.exp(-np.logaddexp(0.0, -z)) for z in (x.x, x.x - x.e, x.x + x.e))
     return x.like(y, np.maximum(high - y, y - low) + 4 * x.eps * y + x.least)
 
 
 def _log_sum(x: np.ndarray) -> np.ndarray:
-    """log Σ exp(x) over the last axis, which stays; −∞ of nothing."""
+    """Return log Σ exp(x) over the last axis, which becomes 1; −∞ without terms."""
     top = x.max(-1, keepdims=True, initial=-np.inf)
     top = np.where(np.isfinite(top), top, 0.0)
     with np.errstate(divide="ignore"):

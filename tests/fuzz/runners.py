@@ -1,4 +1,4 @@
-"""A drawn call, made in NumPy: its tensors and what `attention` answers; others build on it."""
+"""Runner of a drawn call in NumPy, and base of the other frameworks' runners."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ NAMES = "output", "weights", "lse"
 
 @dataclass
 class Answered:
-    """Arrays by name, output, weights and lse first; their dtypes; gradients by name."""
+    """Results by name (output, weights, lse), their dtypes, and gradients by name."""
 
     results: dict[str, np.ndarray]
     dtypes: dict[str, str]
@@ -28,7 +28,7 @@ class Answered:
     unchanged: bool
 
     def same_bits(self, other: Answered) -> str | None:
-        """The first name whose bits differ, None if there is none."""
+        """Return the name of the first array with other bits; None if all are the same."""
         for mine, theirs in ((self.results, other.results), (self.gradients, other.gradients)):
             for name, x in mine.items():
                 if not np.array_equal(x, theirs[name], equal_nan=True):
@@ -41,13 +41,13 @@ class NumPy:
     differentiates = False
 
     def tensor(self, x: np.ndarray, dtype: str) -> Any:
-        """Numbers that the type holds exactly, as a tensor."""
+        """Return a tensor of numbers that the dtype holds exactly."""
         if dtype == "bfloat16":
             return np.asarray(x).astype(import_module("ml_dtypes").bfloat16)
         return np.asarray(x).astype(dtype)
 
     def laid_out(self, x: np.ndarray, dtype: str, layout: str) -> tuple[Any, Any]:
-        """The tensor in that layout, and all the memory that it lies in."""
+        """Return a tensor in a memory layout, and the tensor of all its memory."""
         if layout == "columns":
             base = self.tensor(np.ascontiguousarray(x.swapaxes(-1, -2)), dtype)
             return base.swapaxes(-1, -2), base
@@ -88,11 +88,11 @@ class NumPy:
         )
 
     def copied(self, x: Any) -> np.ndarray:
-        """The bits of a tensor."""
+        """Return the bytes of a tensor."""
         return np.frombuffer(np.ascontiguousarray(x).tobytes(), np.uint8)
 
     def inputs(self, call: Call, problem: Problem) -> tuple[dict[str, Any], list[Any]]:
-        """Tensors by name, and the memory that they lie in."""
+        """Return the tensors by name, and the tensors of their memory."""
         inputs, memory = {}, []
         for name, layout in zip(("query", "key", "value"), call.layout, strict=True):
             inputs[name], base = self.laid_out(getattr(problem, name), call.dtype, layout)
@@ -135,7 +135,7 @@ class NumPy:
         return np.tanh(x)
 
     def tanh_error(self, dtype: str) -> float:
-        """Roundings, of tanh itself, that the framework's own is off; 1 if it is off by less."""
+        """Return the error of the framework's tanh in roundings of tanh, at least 1."""
         dtype, exact = ("float64", np.longdouble) if dtype == "float64" else ("float32", np.float64)
         x = np.linspace(0, 20, 40_001).astype(dtype)[1:]
         right = np.tanh(x.astype(exact))
@@ -147,7 +147,7 @@ class NumPy:
 
     @contextmanager
     def threads(self, count: int) -> Iterator[None]:
-        """Computing with that many threads of the framework's own."""
+        """Compute with `count` threads of the framework."""
         yield
 
     def differentiated(

@@ -1,4 +1,4 @@
-"""The scores of one head with what is added and applied to them, and derivatives back."""
+"""Scores of one head with biases, outer functions and caps, and their derivatives."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fuzz.rounding import Number
 
 @dataclass
 class Scored:
-    """s: after everything. slopes: of the functions that were applied, the first one first."""
+    """s: final scores. slopes: of the outer functions, in the order of application."""
 
     kind: str
     p: Parameters
@@ -24,9 +24,9 @@ class Scored:
     slopes: list[Number] = field(default_factory=list)
 
     def back(self, d_s: Number, d_row: Number) -> dict[str, Number | None]:
-        """Derivatives by name, from those by the scores; d_row: what they add up to for each query.
+        """Return derivatives by name, from d_s by the scores; d_row: sum of d_s for each query.
 
-        That is exact where a query bias is added to the log-sum-exp instead.
+        d_row is exact where a query bias is added to the log-sum-exp instead.
         """
         found: dict[str, Number | None] = {}
         if self.beside.bias_after is not None:
@@ -50,7 +50,7 @@ def scored(
     softcap: float,
     exact: bool = False,
 ) -> Scored:
-    """exact: whether the sums are not rounded."""
+    """Return the scores of one head. exact: whether the sums have no rounding."""
     sums = formulas.sums(form, formulas.pairs(form))
     out = Scored(kind, p, q, k, form, beside, formulas.scores(form, sums))
     size = out.s.x.shape

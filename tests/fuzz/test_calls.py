@@ -1,4 +1,4 @@
-"""Any call: right within its rounding errors, or refused in one line. See README.md beside this."""
+"""Any call is right within its rounding errors, or raises one line. See README.md beside it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ pytestmark = pytest.mark.slow
 
 
 def test_calls(runner: NumPy, effort: Effort) -> None:
-    """Outputs, weights, log-sum-exp and gradients; what is masked; the same bits every time."""
+    """Results and gradients of any call are right, masked entries are 0, and all bits repeat."""
     effort.spend(lambda call: check(runner, call), calls(runner.name), examples=125, share=0.7)
 
 
@@ -47,7 +47,7 @@ def check(runner: NumPy, call: Call) -> None:
 
 
 def known(found: Answered, answer: Answer) -> Answered:
-    """What came, without what NaN that is attended makes of it."""
+    """Return the results with 0 where an attended NaN leaves them unknown."""
     exact = {"output": answer.output, "weights": answer.weights, "lse": answer.lse}
     results = {n: np.where(exact[n].known, x, 0.0) for n, x in found.results.items()}
     slopes = {n: np.where(answer.gradients[n].known, x, 0.0) for n, x in found.gradients.items()}
@@ -55,7 +55,7 @@ def known(found: Answered, answer: Answer) -> Answered:
 
 
 def test_wrong_calls(runner: NumPy, effort: Effort) -> None:
-    """They work, without NaN, in every implementation alike; or are refused in one line."""
+    """Wrong calls raise one line, or work without NaN and alike in every implementation."""
     strategy = hostile_calls(runner.name)
     effort.spend(lambda call: check_refusal(runner, call), strategy, examples=300, share=0.1)
 
@@ -84,7 +84,7 @@ def check_refusal(runner: NumPy, call: Hostile) -> None:
 
 @pytest.mark.parametrize("moment", ["T_q=1", "T_q=2", "T_q=3", "T_q=70"])
 def test_prepared_keys_that_change(runner: NumPy, moment: str) -> None:
-    """Keys that change in place after `prepare_keys` mean one thing, for every score and T_q."""
+    """In-place changes of keys after `prepare_keys` have one meaning, for every score and T_q."""
     if runner.name not in ("numpy", "torch"):
         pytest.skip("its tensors do not change")
     queries, meanings = int(moment[4:]), set()
@@ -114,7 +114,7 @@ def test_prepared_keys_that_change(runner: NumPy, moment: str) -> None:
 
 
 def _meaning(runner: NumPy) -> str:
-    """What `prepare_keys` keeps of keys that are not projected: found by a product of one query."""
+    """Return "live" or "snapshot": whether prepared keys follow in-place changes of plain keys."""
     key = runner.tensor(np.array([[[1.0], [0.0]]]), "float32")
     prepared = anyscore.prepare_keys(key, anyscore.Dot())
     key[:] = runner.tensor(np.array([[[0.0], [9.0]]]), "float32")
@@ -126,8 +126,8 @@ def _meaning(runner: NumPy) -> str:
 
 @st.composite
 def large(draw: st.DrawFn, framework: str) -> Call:
-    """Calls that several threads share. The framework's own are projections, capped distances, and
-    sums of the gradients of scales: these are left out.
+    """Draw calls that several threads share. Projections, capped distances, and sums of scales'
+    gradients are left out, as the framework computes them.
     """
     call = draw(
         calls(framework).filter(lambda call: call.kind not in ("Concat", "Bilinear", "Trilinear"))
@@ -148,7 +148,7 @@ def large(draw: st.DrawFn, framework: str) -> Call:
 
 
 def test_threads(runner: NumPy, effort: Effort, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The same bits with one thread and with two."""
+    """One thread and two threads give the same bits."""
     effort.spend(
         lambda call: check_threads(runner, call, monkeypatch), large(runner.name), 25, share=0.1
     )

@@ -1,6 +1,6 @@
-"""The fuzz test can fail: each defect is found within the few calls that every run draws.
+"""The fuzz test finds each defect within the few calls of every run.
 
-The defects are put into the reference, which all frameworks and scores share.
+The defects are in the reference, which all frameworks and scores share.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ QUICK = Effort(simplify=False)
 
 
 def _stop_off_by_one(patch: pytest.MonkeyPatch) -> None:
-    """The last key that may be attended is not."""
+    """Mask the last attended key."""
     right = context.MaskContext.bound
     patch.setattr(
         context.MaskContext, "bound",
@@ -49,7 +49,7 @@ def _window_off_by_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def _weights_too_large(patch: pytest.MonkeyPatch) -> None:
-    """By 1e-4, as a kernel with a poor exponential would have them."""
+    """Enlarge weights by 1e-4, as a kernel with a poor exponential would."""
     right = normalizers.softmax
 
     def softmax(xp: Any, s: Any, keep: Any, *rows: Any) -> Any:
@@ -60,7 +60,7 @@ def _weights_too_large(patch: pytest.MonkeyPatch) -> None:
 
 
 def _one_log_sum_exp(patch: pytest.MonkeyPatch) -> None:
-    """Weights are exp(s − lse), where lse is rounded: 1 each in rows of −1e9."""
+    """Compute weights as exp(s − lse) with a rounded lse: 1 each in rows of −1e9."""
     right = normalizers.softmax
 
     def softmax(xp: Any, s: Any, keep: Any, *rows: Any) -> Any:
@@ -72,7 +72,7 @@ def _one_log_sum_exp(patch: pytest.MonkeyPatch) -> None:
 
 
 def _mean_of_nothing(patch: pytest.MonkeyPatch) -> None:
-    """A query that may attend to nothing attends to everything."""
+    """Let a query without keys attend every key."""
     right = normalizers.softmax
 
     def softmax(xp: Any, s: Any, keep: Any, *rows: Any) -> Any:
@@ -85,7 +85,7 @@ def _mean_of_nothing(patch: pytest.MonkeyPatch) -> None:
 
 
 def _masked_values_read(patch: pytest.MonkeyPatch) -> None:
-    """Times a weight of 0, which NaN survives."""
+    """Multiply masked values by a weight of 0, which keeps NaN."""
 
     def product(xp: Any, x: Any, y: Any, keep: Any, masked: Any) -> Any:
         if keep is None or masked != xp.masked_sum:
@@ -103,7 +103,7 @@ def _dropout_of_another_seed(patch: pytest.MonkeyPatch) -> None:
 
 
 def _half_precision(patch: pytest.MonkeyPatch) -> None:
-    """Scores are rounded to 16 bits."""
+    """Round scores to 16 bits."""
     right = definition.scores
 
     def scores(xp: Any, f: Any, *more: Any) -> Any:
@@ -115,7 +115,7 @@ def _half_precision(patch: pytest.MonkeyPatch) -> None:
 
 
 def _heads_swapped(patch: pytest.MonkeyPatch) -> None:
-    """Query head h uses key head h mod H_kv."""
+    """Let query head h use key head h mod H_kv."""
     right = run.split_heads
 
     def split_heads(xp: Any, x: Any, groups: int, of_query: bool, axis: int = -3) -> Any:
@@ -126,7 +126,7 @@ def _heads_swapped(patch: pytest.MonkeyPatch) -> None:
 
 
 def _query_bias_not_capped(patch: pytest.MonkeyPatch) -> None:
-    """Scores are capped before their query bias is added, which then cancels in the softmax."""
+    """Cap scores before their query bias is added; the bias then cancels in the softmax."""
     right = definition.scores
 
     def scores(xp: Any, f: Any, *more: Any) -> Any:
@@ -139,13 +139,13 @@ def _query_bias_not_capped(patch: pytest.MonkeyPatch) -> None:
 
 
 def _sink_not_in_lse(patch: pytest.MonkeyPatch) -> None:
-    """The log-sum-exp that is given back is that of the keys alone."""
+    """Return the log-sum-exp of the keys without the sink."""
     right = sinks.with_sink
     patch.setattr(sinks, "with_sink", lambda xp, sink, stats: (*right(xp, sink, stats)[:2], stats))
 
 
 def _bias_after_inside(patch: pytest.MonkeyPatch) -> None:
-    """What is added after a cap is added before it."""
+    """Add a bias after a cap before it."""
     right = definition.scores
 
     def scores(xp: Any, f: Any, *more: Any) -> Any:
@@ -161,7 +161,7 @@ def _diagonals_off_by_one(patch: pytest.MonkeyPatch) -> None:
 
 
 def _distances_too_large(patch: pytest.MonkeyPatch) -> None:
-    """By 1e-4, as a poor logarithm would have them."""
+    """Enlarge distances by 1e-4, as a poor logarithm would."""
     for name in ("sqrt", "log1p", "arcosh"):
         right = outer.FUNCTIONS[name]
         patch.setitem(
@@ -170,7 +170,7 @@ def _distances_too_large(patch: pytest.MonkeyPatch) -> None:
 
 
 def _distance_not_capped(patch: pytest.MonkeyPatch) -> None:
-    """A score that ends in a function of its own is not capped."""
+    """Leave out the cap of a score with an outer function."""
     right = definition.scores
 
     def scores(xp: Any, f: Any, mask: Any, per_query: Any, softcap: float, *more: Any) -> Any:
@@ -180,13 +180,13 @@ def _distance_not_capped(patch: pytest.MonkeyPatch) -> None:
 
 
 def _sigmoid_of_all_keys(patch: pytest.MonkeyPatch) -> None:
-    """Keys that are masked count in −log n."""
+    """Count masked keys in −log n."""
     right = normalizers.sigmoid
     patch.setattr(normalizers, "sigmoid", lambda xp, s, mask, *more: right(xp, s, None, *more))
 
 
 def _support_too_small(patch: pytest.MonkeyPatch) -> None:
-    """The least weights of sparsemax and entmax15 are left out."""
+    """Leave out the least weights of sparsemax and entmax15."""
     right = normalizers.threshold
     patch.setattr(normalizers, "threshold", lambda *given: right(*given) + 0.01)
 
@@ -202,7 +202,7 @@ DEFECTS: tuple[Defect, ...] = (
 
 @pytest.mark.parametrize("defect", DEFECTS)
 def test_is_found(defect: Defect, monkeypatch: pytest.MonkeyPatch) -> None:
-    """And what was found is right without it."""
+    """A defect makes a drawn call fail, and the call is right without the defect."""
     failed: list[Call] = []
 
     def check(call: Call) -> None:
@@ -213,9 +213,9 @@ def test_is_found(defect: Defect, monkeypatch: pytest.MonkeyPatch) -> None:
             raise
 
     some = calls("numpy")
-    if defect is _query_bias_not_capped:  # which one score in ten has, and one call in three
+    if defect is _query_bias_not_capped:  # 1 score in 10 has a query bias, 1 call in 3 a cap
         some = some.filter(lambda call: call.kind == "Trilinear" and bool(call.softcap))
-    if defect is _one_log_sum_exp:  # of which a part have no rows far away
+    if defect is _one_log_sum_exp:  # most other calls have no far rows
         some = some.filter(lambda call: call.exact)
     defect(monkeypatch)
     with pytest.raises(AssertionError):
@@ -231,7 +231,7 @@ def _check(runner: NumPy, call: Call) -> None:
 
 @st.composite
 def wide(draw: st.DrawFn) -> Call:
-    """Laplace's score of 2,048 features."""
+    """Draw calls of Laplace's score with 2,048 features."""
     return dataclasses.replace(
         draw(calls("numpy")), kind="Laplace", dtype="float32", parameters={"sigma": 45.0}, groups=1,
         query=(9, 2048), key=(9, 2048), value=(9, 3), mask=[], valid_lens=None, poison=None,
@@ -241,7 +241,7 @@ def wide(draw: st.DrawFn) -> Call:
 
 
 def test_sums_of_one_accumulator_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """2,048 features added one after another, where plain operations add them in blocks."""
+    """A sum of 2,048 features one by one fails; plain operations sum in blocks."""
 
     def scores(xp: Any, f: Any, *more: Any) -> Any:
         terms = f.pair.value(xp, f.a[:, None], f.b[None])

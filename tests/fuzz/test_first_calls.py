@@ -1,4 +1,4 @@
-"""Any call in any way as the first of a process, after others, and before others."""
+"""Any call works in any way, as the first one of a process and beside others."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FOLDER = Path(__file__).parents[1] / "frameworks/torch"
 
 
 def test_first_calls(effort: Effort) -> None:
-    """`make test-all` makes one by one what a table has: `test_first_calls.py`."""
+    """Sequences of first calls have no error. `make test-all` runs the table's calls one by one."""
     from frameworks.torch import first_calls as table
 
     calls = ("attention", *table.CALLS, *table.REFUSED)

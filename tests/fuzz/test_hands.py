@@ -1,7 +1,7 @@
-"""Masks of ours in the hands of other libraries: whatever these do with one, it hides the same.
+"""A mask of this package hides the same keys after any operation of another library.
 
-A chain of PyTorch's operations is drawn and done to the mask that a model of transformers gets, and
-to the plain booleans that it stands for. At the end both are read, and attended by.
+A random chain of PyTorch's operations is applied to the mask of a model of transformers and to its
+plain booleans. In the end both are read and used for attention.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ ENDS: dict[str, Step] = {
     "a product": lambda m: _scores(m) * m,
     "a list": lambda m: torch.tensor(m.tolist()),
 }
-SUMS: dict[str, Step] = {  # in which a boolean mask hides, and plain booleans would add 1
+SUMS: dict[str, Step] = {  # a boolean mask hides keys here, and plain booleans would add 1
     "mask + scores": lambda m: m + _scores(m),
     "scores + mask": lambda m: _scores(m) + m,
     "scores.add_": lambda m: _scores(m).add_(m),
@@ -83,7 +83,7 @@ def _attended(mask: Any, shape: torch.Size) -> Tensor:
 
 @st.composite
 def masks(draw: st.DrawFn) -> dict[str, Any]:
-    """Arguments of a model for its mask."""
+    """Draw a model's arguments for its mask."""
     from transformers import masking_utils as theirs
 
     batch, queries, keys = draw(st.integers(1, 3)), draw(st.integers(2, 5)), draw(st.integers(2, 6))

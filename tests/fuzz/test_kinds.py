@@ -1,4 +1,4 @@
-"""The fuzz knows every score and every mask."""
+"""The fuzz draws every score and every mask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Run folders of the laboratory with one thing damaged: one clear sentence, and nothing written."""
+"""A run folder with one damaged file raises one clear sentence, and nothing is written."""
 
 from __future__ import annotations
 

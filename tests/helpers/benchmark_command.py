@@ -1,4 +1,4 @@
-"""`python -m benchmarks` called as in a shell; a contestant prepared."""
+"""Helpers call `python -m benchmarks` as in a shell and prepare a contestant."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def call(*arguments: object, width: int = 80) -> Result:
 
 
 def plain(text: str) -> str:
-    """Without colours and line breaks."""
+    """Return the text without colours and line breaks."""
     return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).split())
 
 
@@ -36,7 +36,7 @@ def prepared(name: str, work: Work) -> dict[str, Any]:
 
 
 def check_right(name: str, framework: str, call: str, passes: str, projected: bool) -> None:
-    """Assert that a contestant of a framework is right, in each of its ways."""
+    """Assert that each way of a framework's contestant is right."""
     shape = Shape(2, 5, 7, 11, 3)
     work = Work(shape, passes=passes, framework=framework, call=call, lengths=True)
     answer = prepared(name, work.to(projected=projected))

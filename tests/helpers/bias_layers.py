@@ -1,4 +1,4 @@
-"""Biases of calls of layers whose scores are capped, and what these must give, in NumPy."""
+"""Biases for calls of layers with capped scores, and the expected results in NumPy."""
 
 from __future__ import annotations
 
@@ -34,12 +34,12 @@ def drawn(name: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 def of(tensor: Any, table: Any) -> dict[str, Any]:
-    """Make the biases of a call."""
+    """Return the biases of a call."""
     return {"bias": tensor, "bias_after": Relative(table, align="end")}
 
 
 def expected(name: str, parameters: Arrays, given: list[np.ndarray], *arrays: np.ndarray) -> Any:
-    """Compute (output, weights) of a layer with these parameters and numbers of `drawn`."""
+    """Return (output, weights) of a layer with these parameters and numbers of `drawn`."""
     tensor, table = arrays
     queries = tensor.shape[-2]
     far = np.arange(5) - np.arange(queries)[:, None] - (5 - queries)
@@ -50,7 +50,7 @@ def expected(name: str, parameters: Arrays, given: list[np.ndarray], *arrays: np
 def slope(
     name: str, parameters: Arrays, given: list[np.ndarray], *arrays: np.ndarray
 ) -> list[float]:
-    """Find how Σ output² changes with each array, in the direction of its signs."""
+    """Return the derivative of Σ output² by each array, in the direction of the array's signs."""
     found, step = [], 1e-6
     for i in range(len(arrays)):
         ends = []
@@ -63,13 +63,13 @@ def slope(
 
 
 def close(slopes: Any, arrays: Any, want: list[float]) -> None:
-    """Hold gradients by arrays of `drawn` against `slope`."""
+    """Assert that gradients by arrays of `drawn` agree with `slope`."""
     for x, array, number in zip(slopes, arrays, want, strict=True):
         np.testing.assert_allclose((np.asarray(x) * np.sign(array)).sum(), number, rtol=1e-3)
 
 
 def objects(to: Callable[[np.ndarray], Any]) -> list[Any]:
-    """List a bias of each kind for two heads, with tensors of a framework."""
+    """Return a bias of each kind for two heads, with tensors of a framework."""
     table = to(np.random.normal(size=(2, 8)).astype("float32"))
     return [
         Relative(table[:, :7], align="end"),

@@ -1,4 +1,4 @@
-"""One bias of each kind of object, and its entries by a formula."""
+"""One bias object of each kind, and its entries by a formula."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ H, T_Q, T_K = 4, 5, 7
 
 
 def distance(i: int, j: int) -> int:
-    """Of a query that stands at the end."""
+    """Return the distance of key j from query i, with queries at the end of the keys."""
     return j - (i + T_K - T_Q)
 
 
@@ -26,7 +26,7 @@ def clipped(table: np.ndarray) -> Callable[..., float]:
 
 
 def t5(table: np.ndarray, bidirectional: bool, end: int) -> Callable[..., float]:
-    """The bucket by floating point, as the paper's code has it; numbers here are far from ties."""
+    """Return T5's bias, with buckets in floating point as in the paper's code, far from ties."""
 
     def bucket(away: int) -> int:
         count, first = table.shape[-1], 0
@@ -45,7 +45,7 @@ def t5(table: np.ndarray, bidirectional: bool, end: int) -> Callable[..., float]
 
 
 def objects() -> dict[str, tuple[np.ndarray, Callable[[Any], Bias], Callable[..., float]]]:
-    """Of each kind the numbers that it learns, the bias of these, and its entries by a formula."""
+    """Return by kind (learned numbers, function from numbers to the bias, formula of an entry)."""
     few, many, slopes = normal(H, 5), normal(H, 8), np.abs(normal(H))
     return {
         "clipped": (few, lambda x: Relative(x, align="end"), clipped(few)),

@@ -1,4 +1,4 @@
-"""Fixtures: a real browser, and pages that it opens."""
+"""Fixtures: a real browser and its pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from helpers.hang import HANG
 
-if TYPE_CHECKING:  # environments without a browser collect these fixtures too
+if TYPE_CHECKING:  # environments without playwright collect these fixtures too
     from playwright.sync_api import Browser, Page
 
 
@@ -38,7 +38,7 @@ def browser() -> Iterator[Browser]:
 
 @pytest.fixture
 def open_file(browser: Browser) -> Iterator[Callable[..., Page]]:
-    """Opens a page; at the end nothing may have gone wrong in any, nor asked for the network."""
+    """Yield a function that opens a page; fail at teardown after any error or network request."""
     pages: list[Page] = []
     wrong: list[str] = []
 

@@ -1,7 +1,7 @@
-"""What is near enough: asserting helpers with a stated budget.
+"""Helpers assert that results are within a stated budget.
 
-An error may be twice that of the same formula in the framework's plain ops (largest entry against
-largest entry), plus a band of `BAND` roundings of the largest entry.
+The budget is twice the error of the same formula in the framework's plain operations, plus `BAND`
+roundings of the largest entry. Errors are the largest ones of all entries.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ import numpy as np
 from helpers import oracle
 
 BAND = 16
-"""Roundings that a result may be off even where the plain formula happens to be exact."""
+"""Roundings that a result may be off even if the plain formula is exact."""
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "float16": 2.0**-10, "bfloat16": 2.0**-7}
 
 
@@ -25,8 +25,10 @@ def dtype_of(x: Any) -> str:
 def assert_near(
     actual: Any, exact: np.ndarray, allowance: float, what: str = "result", dtype: str | None = None
 ) -> None:
-    """`actual` has the shape of `exact`, and is it: NaN and ±∞ in the same places, and the rest
-    within `allowance` (absolute). dtype: what it must have.
+    """Assert that `actual` has the shape, NaN and ±∞ of `exact`, and is within `allowance`
+    elsewhere.
+
+    allowance: absolute error. dtype: expected dtype of `actual`, or None.
     """
     assert dtype in (None, dtype_of(actual)), f"{what} is {dtype_of(actual)}, expected {dtype}"
     x = oracle.numbers(actual)
@@ -44,7 +46,7 @@ def size(exact: np.ndarray) -> float:
 
 
 def error(actual: Any, exact: np.ndarray) -> float:
-    """The largest error of finite entries; NaN of `actual` among them counts as none."""
+    """Return the largest error of finite entries; NaN in `actual` counts as no error."""
     x, finite = oracle.numbers(actual), np.isfinite(exact)
     x = np.broadcast_to(x, exact.shape)
     differences = np.abs(x[finite] - exact[finite])
@@ -59,9 +61,9 @@ def assert_within_budget(
     dtype: str | None = None,
     band: float | None = None,
 ) -> None:
-    """The contract's budget: twice the error of `plain`, and the rounding band.
+    """Assert that `actual` is within the budget: twice the error of `plain`, plus the band.
 
-    band: in units of eps, BAND times the largest entry unless given.
+    band: in units of eps; None = BAND times the largest entry.
     """
     kind = dtype or dtype_of(actual)
     allowance = 2 * error(plain, exact)
@@ -76,9 +78,9 @@ def assert_gradients_within_budget(
     terms: Callable[[], dict[str, float]],
     bands: dict[str, float] | None = None,
 ) -> None:
-    """The same for gradients, whose sums may cancel: then the band is of their terms as well.
+    """Assert that gradients are within the budget; a sum that cancels adds the band of its terms.
 
-    terms: roundings that the terms of each bring along, computed only if they are needed.
+    terms: returns the roundings of the terms of each gradient; called only if needed.
     """
     for name, x in actual.items():
         what, band = f"gradient of {name}", (bands or {}).get(name)

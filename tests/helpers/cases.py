@@ -1,7 +1,7 @@
-"""The table of calls: every score, every shape, every mask, as plain data.
+"""The table of calls: every score, shape and mask, as plain data.
 
-Sizes are distinct primes so that no two axes can be confused; grouped heads are 6. All numbers are
-float32, so that one oracle serves float32 and float64.
+Sizes are distinct primes, so no test can confuse two axes; grouped heads are 6. All numbers are
+float32, so one oracle serves float32 and float64.
 """
 
 from __future__ import annotations
@@ -21,10 +21,10 @@ HIDDEN, WIDTH, WIDTH_KEY, WIDTH_VALUE = 11, 13, 17, 19
 
 @dataclass(frozen=True)
 class ScoreCase:
-    """kind: the class. shapes: name → shape of a parameter, those of `spread` positive.
+    """kind: class of the score. shapes: parameter name → shape.
 
-    fixed: the fields that are no tensors. each: whether each head has parameters of its own. size:
-    that of queries and keys.
+    fixed: fields that are no tensors. each: whether each head has its own parameters. size:
+    magnitude of queries and keys.
     """
 
     kind: str
@@ -37,7 +37,7 @@ class ScoreCase:
     size: float = 1.0
 
     def make(self, rng: np.random.Generator, of_query: Lead, of_key: Lead) -> dict[str, Any]:
-        """Parameters of the size that keeps scores near 1."""
+        """Return random parameters that keep scores near 1."""
         parameters: dict[str, Any] = dict(self.fixed)
         for name, shape in self.shapes.items():
             heads = (of_key if name in ("W_k", "w_k") else of_query)[-1:] if self.each else ()
@@ -50,7 +50,7 @@ class ScoreCase:
         return parameters
 
     def build(self, parameters: dict[str, Any], array: ToArray) -> Any:
-        """The score of the package; `array` makes tensors of what is an array."""
+        """Return the score of the package; `array` turns arrays into tensors."""
         tensors = {
             name: array(x) if isinstance(x, np.ndarray) else x for name, x in parameters.items()
         }
@@ -58,7 +58,7 @@ class ScoreCase:
 
 
 def _case(row: Row, variant: Variant, **more: Any) -> ScoreCase:
-    """A variant of a score, keys of another width than queries where the parameters allow it."""
+    """Return a variant of a score; keys have another width than queries if the parameters allow."""
     letters = [letter for name in variant.tensors for letter in row.fields[name]]
     d_k = WIDTH_KEY if any("d_k" in letter for letter in letters) else WIDTH
     hidden = WIDTH if variant.numbers.get("W_q", row) is None else HIDDEN
@@ -86,7 +86,7 @@ OPTIONS = {
     "gatv2_slope": _option("gatv2", "w_v", **_PROJECTED, negative_slope=0.75),
     "gatv2_slope_tensor": _option("gatv2", *_HIDDEN, "negative_slope"),
 }
-"""Scores with arguments that are seldom given: fewer rows."""
+"""Scores with rare arguments, which have fewer rows."""
 
 _WIDE: dict[str, Any] = {"d_q": 4096, "d_k": 4096}
 _SMALL: dict[str, Any] = {**_WIDE, "size": 1 / 64}
@@ -100,12 +100,12 @@ WIDE = {
     "scaled_dot_wide_values": ScoreCase("ScaledDot", {}, {}, d_v=4096),
     "additive_wide_values": ScoreCase("Additive", {"w_v": (WIDTH,)}, _PROJECTED, d_v=4096),
 }
-"""Scores whose sums have 4,096 terms, and stay near 1; too slow for the whole table."""
+"""Scores near 1 with sums of 4,096 terms; too slow for the whole table."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """One row of the table, in float32: what the oracle is given."""
+    """One row of the table in float32: the arguments of the oracle."""
 
     score: ScoreCase
     shape: Shape
@@ -116,7 +116,7 @@ class Case:
     parameters: dict[str, Any]
 
     def masking(self, array: ToArray) -> dict[str, Any]:
-        """The keyword argument that masks, its tensors made by `array`."""
+        """Return the mask as keyword argument, with tensors made by `array`."""
         made = self.mask.make(self.shape, np.random.default_rng(7), array)
         return {"valid_lens" if self.mask.as_lengths else "mask": made}
 

@@ -1,7 +1,7 @@
-"""A pytest plugin: which cells a run covers, to hold a shorter run against a longer one.
+"""A pytest plugin writes the cells that a run covers, to compare a shorter run with a longer one.
 
 A cell is (score, mask, dtype, framework, implementation, gradient) of one call of `attention`, or
-of a layer. Written are the distinct cells, a line of JSON for each:
+of a layer. Each distinct cell is a line of JSON:
 
     PYTHONPATH=tests CELLS=after pytest -p helpers.cells tests/contract     (adds to after/*.jsonl)
     python tests/helpers/cells.py before after     (singles and pairs; fails if one is lost)
@@ -27,7 +27,7 @@ SEEN: Counter[Cell] = Counter()
 
 
 def kind_of(x: Any) -> str:
-    """The class of an object and the ranks of its tensors: Additive(W_q 2, W_k 2, w_v 1)."""
+    """Return the class of an object and the ranks of its tensors: Additive(W_q 2, W_k 2, w_v 1)."""
     if x is None:
         return "none"
     if is_dataclass(x):
@@ -51,7 +51,7 @@ def field_of(name: str, x: Any) -> str:
 
 
 def watch(attention: Any) -> None:
-    """From now on every call is noted before it runs, and what was chosen for it."""
+    """Note each later call before it runs, and its chosen implementation."""
     from anyscore import backends
     from anyscore.ops import framework
 
@@ -110,13 +110,13 @@ def read(folder: Path) -> Counter[Cell]:
 
 
 def projections(cells: Counter[Cell], size: int) -> Iterator[tuple[tuple[int, ...], set[Cell]]]:
-    """For each choice of so many axes: the combinations of their values that occur."""
+    """Yield each choice of `size` axes, with the combinations of their values."""
     for axes in combinations(range(len(AXES)), size):
         yield axes, {tuple(cell[axis] for axis in axes) for cell in cells}
 
 
 def main(before: str, after: str) -> int:
-    """Print how many values and pairs each covers; 1 if any is lost."""
+    """Print the numbers of values and pairs in both runs; return 1 if one is lost."""
     old, new = read(Path(before)), read(Path(after))
     print(f"calls {old.total():,} → {new.total():,}; cells {len(old):,} → {len(new):,}")
     lost = 0

@@ -1,4 +1,4 @@
-"""Copies of a checkout to build or to break."""
+"""Copies of a checkout, for builds and for changes."""
 
 import shutil
 from pathlib import Path
@@ -14,9 +14,9 @@ BESIDE = (
     ".*_cache",
     "*.so",
 )
-"""Patterns of files and folders in a checkout that are not its sources."""
+"""Patterns of files and folders in a checkout that are no sources."""
 
 
 def copied(root: Path, folder: Path) -> None:
-    """Copy the sources, without what lies beside them, to a folder that is not there yet."""
+    """Copy the sources of a checkout to a new folder, without the files of `BESIDE`."""
     shutil.copytree(root, folder, ignore=shutil.ignore_patterns(*BESIDE))

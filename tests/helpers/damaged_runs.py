@@ -1,4 +1,4 @@
-"""Run folders of the laboratory, whole and with one thing damaged: a value, a file, a folder."""
+"""Run folders of the laboratory: whole, or with one damaged value, file or folder."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ TRIALS = [Trial(score, seed) for score in SCORES for seed in range(2)] + [Trial(
 
 
 def train(trial: Trial, report: Report) -> Outcome:
-    """As the laboratory's own training would give it, in no time."""
+    """Return the outcome of a trial in the laboratory's format, without training."""
     if trial.seed > 1:
         raise ValueError("no luck")
     outputs = ["a b", "c", "d e f", "" if trial.score == "dot" else "g h"]
@@ -70,7 +70,7 @@ def _save(folder: Path) -> None:
 
 
 def make(folder: Path) -> None:
-    """A whole run: with trials at another learning rate, searches, and a trial that failed."""
+    """Make a whole run, with trials at another learning rate, searches, and a failed trial."""
     tried = {"learning_rate": 0.004, "hidden": 8, "valid_loss": 0.5, "state": "complete"}
     found = {"chosen": {"learning_rate": 0.004, "hidden": 8}, "tried": [tried | {"failure": None}]}
     searches = Comparison(folder / TUNING)
@@ -84,7 +84,7 @@ def make(folder: Path) -> None:
 
 
 def go_on(folder: Path) -> Any:
-    """Compare as `anyscore compare` does, the first time and again."""
+    """Compare as `anyscore compare` does; a second call continues the run."""
     return compare(
         train,
         Plan(SCORES, 2, extra=(Trial("dot", 0, 0.008), Trial("dot", 9))),
@@ -108,7 +108,7 @@ RAW = [
     '"' + "a" * 300 + '"', "[]", "{}", "[[]]", "[1]", '["x"]', '{"a": 1}', "[[1, 2], [3]]",
     *("[" * n + "]" * n for n in (20, 40, 900, 100_000)),
 ]  # fmt: skip
-"""JSON that may stand in the place of any other."""
+"""JSON that replaces any value."""
 PLACES = ("gone", "link", "dangling", "loop", "pipe", "file", "folder")
 
 
@@ -117,10 +117,10 @@ class Damage:
     """One fault of a run.
 
     Attributes:
-        path: of a file or folder in the run.
+        path: path of a file or folder in the run.
         kind: "value" or "key" of its JSON, "cut" or "byte" of its content, or one of `PLACES`.
-        where: of the value: the keys that lead to it.
-        what: JSON in its place; or after which part of the content.
+        where: keys that lead to the value.
+        what: new JSON of the value, or the damaged fraction of the content.
     """
 
     path: str
@@ -152,7 +152,7 @@ class Damage:
 
 
 def _change(path: Path, where: tuple[str | int, ...], raw: Any) -> None:
-    """Write a value of a file of JSON anew; remove it where there is none to write."""
+    """Replace a value of a JSON file; remove the value if `raw` is None."""
     mark = "in the place of"
     whole = {"": json.loads(path.read_text(encoding="utf-8"))}
     *inner, last = ("", *where)
@@ -175,7 +175,7 @@ def _values(x: Any, where: tuple[str | int, ...] = ()) -> Iterator[tuple[str | i
 
 
 def damages(place: Path) -> st.SearchStrategy[Damage]:
-    """Damages of the run that `check` makes in a folder."""
+    """Draw damages of the run that `check` makes in a folder."""
     run = _whole(str(place))
     paths = sorted(str(x.relative_to(run)) for x in run.rglob("*"))
     texts = [x for x in paths if x.endswith(".json")]
@@ -192,7 +192,7 @@ def damages(place: Path) -> st.SearchStrategy[Damage]:
 
 
 def _content(folder: Path) -> dict[str, Any]:
-    """All that is in a folder, links and pipes as such."""
+    """Return the contents of a folder, with links and pipes unread."""
 
     def of(path: Path) -> Any:
         if path.is_symlink():
@@ -218,13 +218,13 @@ def _export(run: Path) -> None:
 
 WAYS: dict[str, Callable[[Path], Any]] = {
     "report": _report,
-    "export": _export,  # with pictures, which take longer
+    "export": _export,  # with pictures, so it takes longer
     "merge": lambda run: merge([run, run.parent / "whole"], run.parent / "merged"),
     "continue": go_on,
     "ask": find_trial,
 }
 _MADE = ("comparison.json", "report.html", "about.json", "lock", "failures")
-"""The files that may be written anew in a run that is opened."""
+"""Files that opening a run may rewrite."""
 
 
 @contextmanager
@@ -242,9 +242,9 @@ def _no_waiting() -> Iterator[None]:
 
 
 def check(place: Path, way: str, damage: Damage) -> bool:
-    """A damaged run is refused in one sentence, and nothing written; or it is opened.
+    """Assert that a damaged run opens, or raises one sentence and writes nothing.
 
-    Returns whether it is opened.
+    Return whether the run opens.
     """
     whole = _whole(str(place))
     for path in set(place.iterdir()) - {whole}:

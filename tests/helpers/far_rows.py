@@ -1,7 +1,7 @@
-"""Rows of scores that lie far from 0, as a mask that adds −1e9 makes them.
+"""Rows of scores far from 0, as with a mask that adds −1e9.
 
-Scores are taken as they are, for float32 has none between −1e9 and −1e9 + 64. Whatever is made of
-them is as exact as of scores around 0: within a few roundings of each weight.
+The scores themselves are exact here, as float32 has no number between −1e9 and −1e9 + 64. Results
+of such scores must be as exact as of scores around 0: within a few roundings of each weight.
 """
 
 from __future__ import annotations
@@ -13,23 +13,23 @@ import numpy as np
 from helpers.budget import EPS
 
 OFFSETS = 0.0, -1e9, 1e4, 1e8, -1e8, 4e8, -np.inf
-"""What is added to the scores of a query; −∞ stands for the least finite number of the dtype."""
+"""Numbers added to the scores of a query; −∞ means the least finite number of the dtype."""
 ROUNDINGS = 4
-"""Of a weight, beside those of its exponent."""
+"""Roundings of a weight, beside the roundings of its exponent."""
 
 
 def bias(queries: int, keys: int, dtype: str) -> np.ndarray:
-    """A bias (T_q, T_k) of one number a row, `OFFSETS` in turn."""
+    """Return a bias (T_q, T_k) with one number a row, the `OFFSETS` in turn."""
     rows = np.resize(np.array(OFFSETS), queries)
     rows[np.isinf(rows)] = np.finfo(dtype).min
     return np.repeat(rows[:, None], keys, 1).astype(dtype)
 
 
 def check(scores: np.ndarray, value: np.ndarray, upstream: np.ndarray, **found: Any) -> None:
-    """Hold output, weights, log_weights, lse, d_value and d_bias, those that came, to the scores.
+    """Assert that given output, weights, log_weights, lse, d_value and d_bias are the scores'.
 
     scores (..., T_q, T_k), value (..., T_k, d_v) and upstream (..., T_q, d_v), the gradient of the
-    output, in the dtype of sums and with all leading dimensions; d_bias is of a bias that has them.
+    output, have the dtype of the sums and all leading dimensions. d_bias has all of them too.
     """
     eps = EPS[str(scores.dtype)]
     s, v, d = (x.astype(np.longdouble) for x in (scores, value, upstream))
@@ -41,7 +41,7 @@ def check(scores: np.ndarray, value: np.ndarray, upstream: np.ndarray, **found: 
     total = (p * turned).sum(-1, keepdims=True)
     sizes = np.abs(d) @ np.abs(v).swapaxes(-1, -2)
     of_total = (p * sizes).sum(-1, keepdims=True)
-    n = 4 + s.shape[-1] ** 0.5  # roundings of a sum of so many
+    n = 4 + s.shape[-1] ** 0.5  # roundings of a sum over the keys
     exact = {
         "weights": (p, band),
         "log_weights": (log_p, eps * roundings),
@@ -63,7 +63,7 @@ def check(scores: np.ndarray, value: np.ndarray, upstream: np.ndarray, **found: 
 
 
 def example(keys: int = 11) -> dict[str, np.ndarray]:
-    """Query, key, value, bias and the gradient of an output, float32, of two heads."""
+    """Return query, key, value, bias and upstream gradient of two heads, in float32."""
     rng, rows = np.random.default_rng(0), len(OFFSETS)
     shapes = {"query": (2, rows, 4), "key": (2, keys, 4), "value": (2, keys, 3)}
     made = {name: rng.standard_normal(shape) for name, shape in shapes.items()}

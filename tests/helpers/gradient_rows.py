@@ -1,4 +1,4 @@
-"""The rows of the table of gradients, and what is exact in each."""
+"""The rows of the table of gradients, and their exact gradients."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ each_gradient_row = pytest.mark.parametrize("row", GRADIENT_ROWS, ids="-".join)
 
 @cache
 def projections(row: tuple[str, str, str]) -> tuple[np.ndarray, np.ndarray]:
-    """Random weights of output and log-sum-exp: the gradients of both in one backward."""
+    """Return random upstream gradients of output and log-sum-exp, for one backward."""
     c, rng = case(*row), np.random.default_rng(3)
     lead = (*c.shape.lead, c.shape.queries)
     return rng.standard_normal((*lead, c.value.shape[-1])), rng.standard_normal(lead)

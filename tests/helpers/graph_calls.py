@@ -1,4 +1,4 @@
-"""A call over the edges of a random graph, for frameworks that are held against PyTorch."""
+"""A call over the edges of a random graph, to compare frameworks with PyTorch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the tests of growing caches share: tokens, and the outputs of all steps side by side."""
+"""Helpers for the tests of growing caches: tokens, and the outputs of all steps."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from helpers.samples import PAIRS, normal
 
 B, H, KV, T, D, D_V = 2, 4, 2, 11, 5, 3
 WITH_A_BIAS = pytest.mark.parametrize("name", [*PAIRS, "Trilinear"])
-"""One score of each pair, and one whose keys have a bias."""
+"""One score of each pair, and one with a key bias."""
 FRAMEWORKS = pytest.mark.parametrize("framework", ["numpy", "torch"])
 
 
@@ -29,7 +29,7 @@ def to(framework: str) -> Any:
 def run(
     q: Any, k: Any, v: Any, score: Any, chunks: list[int], cache: dict[str, Any], **options: Any
 ) -> Any:
-    """The outputs of all steps, side by side."""
+    """Return the outputs of all steps, joined along the queries."""
     grown = make_cache(k[..., :0, :], v[..., :0, :], score, **cache)
     start, found = 0, []
     for n in chunks:

@@ -1,3 +1,3 @@
-"""The time after which a process counts as hanging: no test measures a shorter one."""
+"""The time after which a process counts as hanging; no test uses a shorter one."""
 
 HANG = 1200  # seconds

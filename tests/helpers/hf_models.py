@@ -94,13 +94,13 @@ MODELS: dict[str, Any] = {
     ),
     "whisper": lambda **more: WhisperForConditionalGeneration(WhisperConfig(**_SPEECH, **more)),
 }
-"""Names → models, made with options of their configs."""
+"""Name → function from options of a config to a model."""
 
 CAUSAL = "llama", "gemma2", "gpt_oss"
 
 
 def model_of(name: str, **more: Any) -> Any:
-    """A model in evaluation, with weights large enough that attention is not even."""
+    """Return a model in evaluation mode, with weights large enough for uneven attention."""
     model = MODELS[name](**more).eval()
     with torch.no_grad():
         for p in model.parameters():
@@ -109,7 +109,7 @@ def model_of(name: str, **more: Any) -> Any:
 
 
 def padding(where: str | None) -> Tensor | None:
-    """A padding mask (3, TOKENS): none, before, after or between the tokens; one row is full."""
+    """Return a padding mask (3, TOKENS), or None: before, after or between; one row is full."""
     keep = torch.ones(3, TOKENS, dtype=torch.long)
     if where is None:
         return None
@@ -123,7 +123,7 @@ def padding(where: str | None) -> Tensor | None:
 
 
 def inputs_of(name: str, keep: Tensor | None) -> dict[str, Any]:
-    """Inputs of a batch of three."""
+    """Return inputs of a batch of three."""
     ids = torch.randint(3, WORDS, (3, TOKENS))
     if name == "whisper":
         sound = torch.randn(3, 6, 30)
@@ -150,7 +150,7 @@ def written_out(
     position_bias: Tensor | float = 0.0,
     **_: Any,
 ) -> tuple[Tensor, Tensor]:
-    """The formula of all these models, in the dtype of the query; `eager` may round to float32."""
+    """Return (output, weights) in the query's dtype; `eager` of transformers may use float32."""
     groups = query.shape[1] // key.shape[1]
     key, value = (x.repeat_interleave(groups, 1) for x in (key, value))
     scores = query @ key.mT * (query.shape[-1] ** -0.5 if scaling is None else scaling)
@@ -175,7 +175,7 @@ AttentionMaskInterface.register("written out", _whole)
 
 
 def doubled(inputs: dict[str, Any]) -> dict[str, Any]:
-    """The same inputs in float64."""
+    """Return the same inputs in float64."""
     return {
         name: x.double() if x is not None and x.is_floating_point() else x
         for name, x in inputs.items()

@@ -1,6 +1,7 @@
-"""Any model class of transformers, made small, with inputs of which it reads some.
+"""Small models of any class of transformers, with more inputs than a model reads.
 
-A size of a config is known by its name. Models that need more than sizes are not made.
+The name of a number in a config says whether it is a size. Models that need more than sizes are
+left out.
 """
 
 from __future__ import annotations
@@ -39,15 +40,15 @@ SIZES = {
 
 
 def names_of_classes() -> list[str]:
-    """The names of all classes that AutoModel knows."""
+    """Return the names of all classes that AutoModel knows."""
     found = MODEL_MAPPING_NAMES.values()
     return sorted({x for names in found for x in ([names] if isinstance(names, str) else names)})
 
 
 def small_config(cls: type[PreTrainedConfig], kv_heads: int = 2) -> PreTrainedConfig:
-    """A config of small sizes.
+    """Return a config of small sizes.
 
-    kv_heads: where there are fewer than heads; models of latent keys have as many as heads.
+    kv_heads: number of key heads, where it may be smaller than heads; latent keys have all heads.
     """
     config: Any = cls()
     for part in _parts(config):
@@ -65,7 +66,7 @@ def small_config(cls: type[PreTrainedConfig], kv_heads: int = 2) -> PreTrainedCo
 
 
 def _small(name: str, x: int, kv_heads: int) -> int:
-    """Give a number of a config that is small."""
+    """Return a small number for a field of a config."""
     if name == "eos_token_id":
         return WORDS - 1
     if re.fullmatch(r"(.*_)?token_ids?|.*_token_index", name):
@@ -76,7 +77,7 @@ def _small(name: str, x: int, kv_heads: int) -> int:
 
 
 def _parts(config: PreTrainedConfig) -> Iterator[Any]:
-    """Yield a config and those inside it."""
+    """Yield a config and its inner configs."""
     yield config
     for x in list(vars(config).values()):
         if isinstance(x, PreTrainedConfig):
@@ -86,7 +87,7 @@ def _parts(config: PreTrainedConfig) -> Iterator[Any]:
 def make(cls: Any, config: PreTrainedConfig) -> Any:
     """A model in evaluation, with weights large enough that attention is not even.
 
-    Raises ValueError: it is not small.
+    Raises ValueError: the model is not small.
     """
     with torch.device("meta"):
         size = sum(p.numel() for p in cls(config).parameters())
@@ -101,13 +102,13 @@ def make(cls: Any, config: PreTrainedConfig) -> Any:
 
 
 def inputs_of(model: Any) -> Iterator[dict[str, Any]]:
-    """Yield inputs that a model may take: two sequences, padded on either side, with a picture."""
+    """Yield possible inputs of a model: two sequences, padded on either side, with a picture."""
     takes = set(inspect.signature(model.forward).parameters)
     config, inputs = model.config, {}
     keep = torch.ones(2, TOKENS, dtype=torch.long)
     keep[0, 6:] = keep[1, :2] = 0
     ids = torch.randint(12, WORDS - 1, (2, TOKENS))
-    ids[:, 4] = WORDS - 1  # some models read the place of the largest, which must be no padding
+    ids[:, 4] = WORDS - 1  # some models read at the largest id, which must be no padding
     for prefix in ("", "decoder_"):
         if f"{prefix}input_ids" in takes and (not prefix or config.is_encoder_decoder):
             inputs[f"{prefix}input_ids"] = ids if not prefix else ids.flip(-1)
@@ -144,7 +145,7 @@ def _series(config: Any) -> dict[str, Tensor]:
 
 
 def changed(inputs: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Yield inputs of which late tokens, or those of padding, are others."""
+    """Yield inputs with other late tokens, or with other tokens in the padding."""
     for name in ("input_ids", "decoder_input_ids", "future_values"):
         x = inputs.get(name)
         if x is None:
@@ -158,7 +159,7 @@ def changed(inputs: dict[str, Any]) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def run(model: Any, inputs: dict[str, Any]) -> dict[str, Tensor]:
-    """The numbers that a model gives."""
+    """Return the float tensors of a model's output."""
     torch.manual_seed(0)
     with torch.no_grad():
         output = model(**inputs)

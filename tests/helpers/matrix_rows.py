@@ -25,7 +25,7 @@ MATRIX_ROWS = sorted(
 
 
 def _without_value(shape: Shape) -> bool:
-    """Whether queries and keys alone have the leading dimensions of the shape."""
+    """Return whether queries and keys alone have the leading dimensions of the shape."""
     return Shape(shape.query, shape.key, shape.key).lead == shape.lead
 
 
@@ -33,7 +33,7 @@ MATRIX_ROWS = [
     row for row in MATRIX_ROWS if applicable(*row[1:]) and _without_value(SHAPES[row[1]])
 ]
 SLOPES = [row for row in MATRIX_ROWS if row[1] in ("heads", "grouped_6_2") and row[2] != "none"]
-"""The rows whose gradients are looked at."""
+"""Rows with tested gradients."""
 
 each_matrix_row = pytest.mark.parametrize("row", MATRIX_ROWS, ids="-".join)
 each_matrix_slope = pytest.mark.parametrize("row", SLOPES, ids="-".join)
@@ -47,9 +47,9 @@ def exact_scores(row: Row) -> np.ndarray:
 
 
 def check_matrix(row: Row, dtype: str, to: Any, masks: Any, numbers: Any, **options: Any) -> None:
-    """Hold the three functions against the oracle.
+    """Assert that the three functions agree with the oracle.
 
-    to, masks: make tensors of numbers and of masks; numbers: a tensor as an array.
+    to, masks: turn numbers and masks into tensors. numbers: turns a tensor into an array.
     """
     c = case(*row)
     call = {"score": c.score.build(c.parameters, to), **c.masking(masks), **options}
@@ -68,7 +68,7 @@ def check_matrix(row: Row, dtype: str, to: Any, masks: Any, numbers: Any, **opti
 
 
 def _plainly(row: Row, dtype: str) -> dict[str, np.ndarray]:
-    """The same by the formula in NumPy, in a dtype."""
+    """Return the three matrices by the formula in NumPy, in a dtype."""
     c = case(*row)
     given = [np.asarray(x, dtype) for x in (c.query, c.key)]
     score = c.score.build(c.parameters, lambda x: np.asarray(x, dtype))
@@ -82,6 +82,6 @@ def _plainly(row: Row, dtype: str) -> dict[str, np.ndarray]:
 
 @cache
 def projection(row: Row) -> np.ndarray:
-    """A random weight of each entry of the matrix, 0 where not attended."""
+    """Return a random weight for each entry of the matrix, 0 where masked."""
     kept = keep(*row[1:])
     return np.where(kept, np.random.default_rng(3).standard_normal(kept.shape), 0.0)

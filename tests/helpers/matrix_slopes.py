@@ -1,4 +1,4 @@
-"""The gradients of the rows of the matrix of scores, and of what is made of it."""
+"""Gradients of the matrix of scores, of log-weights and of weights."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ KINDS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
     "log_weights": lambda s: torch.log_softmax(s, -1),
     "weights": lambda s: torch.softmax(s, -1),
 }
-"""What is made of the scores of the attended keys."""
+"""Functions of the scores of the attended keys."""
 TERMS: dict[str, Callable[[torch.Tensor, torch.Tensor], torch.Tensor]] = {
     "scores": lambda p, d: d,
     "log_weights": lambda p, d: d + p * d.sum(),
     "weights": lambda p, d: p * (d + p @ d),
 }
-"""The sizes of the terms of a score's gradient, of weights p and gradients of size d."""
+"""|terms| of a score's gradient, from weights p and |gradients| d."""
 
 
 @cache
 def exact_slopes(row: Row, kind: str) -> dict[str, np.ndarray]:
-    """The gradients of Σ projection · matrix, of query, key and parameters."""
+    """Return the gradients of Σ projection · matrix by query, key and parameters."""
     found = gradients(**_call(row), of_scores=KINDS[kind])
     del found["value"]
     return found
@@ -73,7 +73,7 @@ def _plain_slopes(row: Row, kind: str, dtype: str) -> dict[str, np.ndarray]:
 
 
 def check_slopes(row: Row, kind: str, found: dict[str, Any]) -> None:
-    """Hold gradients of Σ projection · matrix against the exact ones."""
+    """Assert that gradients of Σ projection · matrix are within the budget."""
     exact = exact_slopes(row, kind)
     assert found.keys() == exact.keys()
     arrays = {name: np.asarray(x) for name, x in found.items()}

@@ -1,4 +1,4 @@
-"""A call by each normalizer, and its output and gradients: of NumPy, and by differences."""
+"""A call with each normalizer, and its output in NumPy and gradients by differences."""
 
 from __future__ import annotations
 
@@ -17,14 +17,14 @@ LENGTHS = np.array([[0], [4]])
 
 
 def call(*xs: Any, normalizer: str, **options: Any) -> Any:
-    """The attention that is tested: one problem attends nothing, others have padding."""
+    """Return the attention of the tested call: one example has no keys, others have padding."""
     given = {"score": Gaussian(1.5), "valid_lens": LENGTHS, **options}
     return attention(*xs, normalizer=normalizer, **given)
 
 
 @cache
 def expected(normalizer: str) -> list[np.ndarray]:
-    """The output, and the gradients of the sum of its squares by query, key and value."""
+    """Return the output, and the gradients of Σ output² by query, key and value."""
 
     def loss(*xs: np.ndarray) -> float:
         return float((call(*xs, normalizer=normalizer) ** 2).sum())
@@ -46,6 +46,6 @@ def _slope(loss: Callable[..., float], which: int, step: float = 1e-6) -> np.nda
 
 
 def near(found: list[Any], normalizer: str, rtol: float = 1e-4, atol: float = 1e-5) -> None:
-    """Assert that output and gradients are those expected."""
+    """Assert that output and gradients are the expected ones."""
     for x, y in zip(found, expected(normalizer), strict=True):
         np.testing.assert_allclose(np.asarray(x), y, rtol=rtol, atol=atol)

@@ -1,7 +1,7 @@
-"""JAX with one context of MLIR for all that it compiles.
+"""Let JAX compile everything in one context of MLIR.
 
-It makes one for each function and each operation, thousands in a run: a quarter of the time that
-small ones take.
+JAX makes a context for each function and each operation, thousands in a run. These contexts take a
+quarter of the time of small functions.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""An oracle: attention by loops over single numbers, from the papers' formulas, in float64.
+"""The oracle computes attention by loops over single numbers in float64, from the papers' formulas.
 
-It shares no code with the package. Scores and masks of the package serve as plain data: a class
-name and its fields. What is not attended is never touched.
+The oracle shares no code with the package. Scores and masks of the package serve as plain data: a
+class name and its fields. Masked entries are never read.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from helpers.table_masks import RULES
 from helpers.table_scores import RANKS, Vector, dot, row_of, times, total
 
 OF_KEY = ("W_k", "w_k")
-"""Parameters whose leading dimensions are those of the key; all others' are the query's."""
+"""Parameters with the leading dimensions of the key; other parameters have the query's."""
 
 
 class Result(NamedTuple):
@@ -36,14 +36,14 @@ def attend(
     valid_lens: Any = None,
     softcap: float = 0.0,
 ) -> Result:
-    """Output (*lead, T_q, d_v), weights (*lead, T_q, T_k) and log-sum-exp (*lead, T_q)."""
+    """Return output (*lead, T_q, d_v), weights (*lead, T_q, T_k) and log-sum-exp (*lead, T_q)."""
     return Result(*_attend(query, key, value, score, mask, valid_lens, softcap)[:3])
 
 
 def scores(
     query: Any, key: Any, score: Any, mask: Any = None, valid_lens: Any = None, softcap: float = 0.0
 ) -> np.ndarray:
-    """The scores (*lead, T_q, T_k), −∞ where not attended."""
+    """Return the scores (*lead, T_q, T_k), −∞ where masked."""
     return _attend(query, key, key, score, mask, valid_lens, softcap)[3]
 
 
@@ -77,12 +77,12 @@ def _attend(
 
 
 def projected(W: list[Vector] | None, tokens: list[Vector], used: np.ndarray) -> list[Vector]:
-    """W x for each token x that takes part; x where there is no W."""
+    """Return W x for each used token x, and x itself without W."""
     return [x if W is None or not u else times(W, x) for x, u in zip(tokens, used, strict=True)]
 
 
 def softmax(s: Vector) -> tuple[Vector, float]:
-    """Weights and log-sum-exp; of nothing, nothing and −∞."""
+    """Return weights and log-sum-exp; [] and −∞ without scores."""
     if not s:
         return [], -math.inf
     top = max(s)
@@ -103,7 +103,7 @@ def lengths(valid_lens: Any) -> Any:
 
 
 def allowed(mask: Any, lead: tuple[int, ...], queries: int, keys: int) -> np.ndarray:
-    """A mask object or boolean array as a boolean array (*lead, T_q, T_k)."""
+    """Return a mask object or boolean array as a boolean array (*lead, T_q, T_k)."""
     keep = np.ones((*lead, queries, keys), dtype=bool)
     if mask is None:
         return keep
@@ -124,7 +124,7 @@ def _may_attend(mask: Any, entry: Entry) -> bool:
 
 @dataclass(frozen=True)
 class Entry:
-    """Query i and key j of the head n; arrays of masks as they are there."""
+    """Query i and key j of the head n, and the entries of a mask's arrays there."""
 
     lead: tuple[int, ...]
     n: tuple[int, ...]
@@ -134,7 +134,7 @@ class Entry:
     keys: int
 
     def number(self, x: Any) -> float:
-        """A length, start, stop or offset: (), (B,), (B, T_q) or broadcast to (*lead, T_q)."""
+        """Return a length or bound from x: (), (B,), (B, T_q) or broadcastable to (*lead, T_q)."""
         x = array(x)
         if x.ndim == 1 and self.lead:
             return float(at(x[:, None], self.n[:1], 1)[0])
@@ -153,18 +153,18 @@ class Entry:
 
 
 def array(x: Any) -> np.ndarray:
-    """A mask's array: bounds of any type, or booleans."""
+    """Return a mask's array: bounds of any dtype, or booleans."""
     return numbers(x) if hasattr(x, "detach") else np.asarray(x)
 
 
 def numbers(x: Any) -> np.ndarray:
-    """A tensor of any framework and float type, bfloat16 too, as float64."""
+    """Return a tensor of any framework and float dtype, bfloat16 too, as float64."""
     x = x.detach().cpu().double().numpy() if hasattr(x, "detach") else x
     return np.asarray(x).astype(np.float64)
 
 
 def lead_of(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[int, ...]:
-    """The output's leading dimensions: broadcast, except that kv heads may be fewer."""
+    """Return the output's leading dimensions: broadcast, except that kv heads may be fewer."""
     heads = q.shape[-3] if q.ndim >= 4 else None
     leads = [q.shape[:-2]]
     for x in (k, v):
@@ -178,9 +178,10 @@ def lead_of(q: np.ndarray, k: np.ndarray, v: np.ndarray) -> tuple[int, ...]:
 def place(
     lead: tuple[int, ...], n: tuple[int, ...], full: tuple[int, ...] | None = None
 ) -> tuple[int, ...]:
-    """Where a tensor of leading dimensions `lead` is read for the output at n of `full`.
+    """Return the index into a tensor with dimensions `lead` for the output at n of `full`.
 
-    Axes of size 1 are broadcast; of fewer heads than `full` has, each serves a block of them.
+    Axes of size 1 broadcast. If `lead` has fewer heads than `full`, each head serves a block of
+    heads.
     """
     skip = len(n) - len(lead)
     sizes = lead if full is None else full[skip:]
@@ -193,7 +194,7 @@ def at(x: np.ndarray, n: tuple[int, ...], own: int) -> np.ndarray:
 
 
 def parameters(score: Any, of_query: tuple[int, ...], of_key: tuple[int, ...]) -> dict[str, Any]:
-    """The fields of a score for the query and the key at these leading indices, as lists."""
+    """Return the fields of a score at these leading indices of query and key, as lists."""
     fields = {}
     for name in [field.name for field in dataclass_fields(score)] if is_dataclass(score) else ():
         x = getattr(score, name)

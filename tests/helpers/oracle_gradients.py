@@ -1,7 +1,7 @@
-"""Exact gradients: float64 autograd, one query at a time over the keys that it attends.
+"""Exact gradients by float64 autograd, one query at a time over its attended keys.
 
-Keys are gathered first, so a masked key takes no part. Differentiated are the plain formulas of
-`table_scores`; `test_oracle` holds their gradients against finite differences of the loops in
+Keys are gathered first, so a masked key takes no part. Autograd differentiates the plain formulas
+of `table_scores`; `test_oracle` compares their gradients with finite differences of the loops in
 `oracle`.
 """
 
@@ -21,7 +21,7 @@ from helpers.table_scores import RANKS, row_of
 
 
 def _on_cpu(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Make tensors on the CPU, whatever device they are made on by default."""
+    """Return the function with the CPU as default device."""
 
     @wraps(function)
     def run(*args: Any, **options: Any) -> Any:
@@ -44,10 +44,10 @@ def gradients(
     of_scores: Callable[[Tensor], Tensor] | None = None,
     d_scores: Any = None,
 ) -> dict[str, np.ndarray]:
-    """Gradients of Σ d_output · output + Σ d_lse · lse, by name: query, key, value, parameters.
+    """Return the gradients of Σ d_output · output + Σ d_lse · lse by name, with parameters.
 
-    A query that attends nothing has no part in either sum. With d_scores (..., T_q, T_k) they are
-    those of Σ d_scores · of_scores(s) too, s the scores (n,) of the attended keys.
+    A query without keys has no part in either sum. With d_scores (..., T_q, T_k) the sum includes Σ
+    d_scores · of_scores(s), with s the scores (n,) of the attended keys.
     """
     leaves = leaves_of(query, key, value, score)
     formula, loss = formula_of(score), torch.zeros((), dtype=torch.float64)
@@ -76,13 +76,13 @@ def largest_terms(
     terms_of: Callable[[Tensor, Tensor], Tensor] | None = None,
     d_scores: Any = None,
 ) -> dict[str, float]:
-    """The roundings of float32 that `gradients` may be off by where they cancel: the largest of
+    """Return the float32 roundings of gradients with terms that cancel, by name: the largest of
 
         Σ_ij P_ij (|dO_i| · |v_j| + |dO_i| · |O_i| + |dlse_i|) (4 |∂s_ij/∂x| + |∂s'_ij/∂x|)
 
-    four for each term, and those of tanh(a + b) itself: s' has min(1, |a| + |b|) in its place, and
-    min(1, (1 − tanh²)/eps) in that of 1 − tanh², which is lost where tanh is ±1 but for a rounding.
-    terms_of: (weights, |d_scores|) of the attended keys → what is added to the terms of each score.
+    Each term has four roundings, and the roundings of tanh(a + b) itself: s' replaces tanh by
+    min(1, |a| + |b|), and 1 − tanh² by min(1, (1 − tanh²)/eps), as the slope is lost where tanh is
+    ±1 up to a rounding. terms_of: (weights, |d_scores|) of the attended keys → additional terms.
     """
 
     def terms(at: tuple[int, ...], attended: Tensor, s: Tensor, values: Tensor) -> Tensor:
@@ -108,9 +108,9 @@ def largest_sums(
     mask: Any = None,
     valid_lens: Any = None,
 ) -> dict[str, float]:
-    """The largest of Σ_ij terms_ij (4 |∂s_ij/∂x| + |∂s'_ij/∂x|), see `largest_terms`.
+    """Return the largest of Σ_ij terms_ij (4 |∂s_ij/∂x| + |∂s'_ij/∂x|), see `largest_terms`.
 
-    terms_of: where a query stands, the keys that it attends, their scores, values → their terms.
+    terms_of: (index of a query, its attended keys, their scores, their values) → their terms.
     """
     leaves = leaves_of(query, key, value, score)
     scores = formula_of(score)
@@ -130,7 +130,7 @@ def largest_sums(
 
 
 def leaves_of(query: Any, key: Any, value: Any, score: Any) -> dict[str, Tensor]:
-    """Query, key, value and the parameters by name, in float64, to be differentiated."""
+    """Return query, key, value and the parameters by name, as float64 leaves."""
     tensors = {"query": query, "key": key, "value": value}
     tensors |= {name: x for name, x in _fields(score).items() if hasattr(x, "dtype")}
     return {name: torch.tensor(oracle.numbers(x)).requires_grad_() for name, x in tensors.items()}
@@ -143,8 +143,9 @@ def _fields(score: Any) -> dict[str, Any]:
 def attending(
     leaves: dict[str, Tensor], score: Any, mask: Any, valid_lens: Any
 ) -> Iterator[tuple[tuple[int, ...], Tensor, Tensor, Tensor, Tensor, dict[str, Any]]]:
-    """Where each query that attends anything stands, and which keys; it, these, their values, the
-    parameters.
+    """Yield (index, attended, query, keys, values, parameters) of each query with keys.
+
+    attended: indices of the keys. keys, values: their rows.
     """
     q, k, v = (leaves[name] for name in ("query", "key", "value"))
     lead = oracle.lead_of(*(oracle.numbers(x.detach()) for x in (q, k, v)))
@@ -162,7 +163,7 @@ def attending(
 
 
 def _own(name: str, x: Any, of_q: tuple[int, ...], of_k: tuple[int, ...]) -> Any:
-    """A parameter as the query, or the key, at these leading indices has it."""
+    """Return a parameter at these leading indices of query or key."""
     if not isinstance(x, Tensor):
         return x
     lead = tuple(x.shape[: x.ndim - RANKS[name]])
@@ -174,13 +175,13 @@ Formula = Callable[[Tensor, Tensor, Parameters], Tensor]
 
 
 def formula_of(score: Any) -> Formula:
-    """The scores (n,) of a query (d_q,) and its attended keys (n, d_k), by plain operations."""
+    """Return a function to scores (n,) of a query (d_q,) and keys (n, d_k), by plain operations."""
     plain = row_of(score).plain
     return lambda q, k, p: plain(torch, q[None], k, SimpleNamespace(**p))[0]
 
 
 class _Rounded(torch.autograd.Function):
-    """What tanh(a + b), and its slope, may be off by, in roundings."""
+    """Errors of tanh(a + b) and of its slope, in roundings."""
 
     @staticmethod
     def forward(ctx: Any, a: Tensor, b: Tensor) -> Tensor:

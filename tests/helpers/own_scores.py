@@ -1,4 +1,4 @@
-"""Scores of pairs that are made of formulas, and what they are when written out in NumPy."""
+"""Scores of pairs from formulas, and the same attention in NumPy."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ EVERY = (
     " - tanh(b - 2 * a) / (1 + exp(-a)) + sqrt(1 + b**2) - log(2 + relu(a))"
     " + minimum(a, b) * maximum(0.5 * a, b) - sign(a) * b + where(a <= 0.5, a**3, 1 / (a + 1)**2)"
 )
-"""Every function and operator once."""
+"""A formula with every function and operator."""
 
 
 def draw(
     *lead: int, queries: int = 70, keys: int = 131, width: int = 11, scale: float = 1.0
 ) -> list[np.ndarray]:
-    """Query, key, value and weight, in float64."""
+    """Return query, key, value and weight in float64."""
     rng = np.random.default_rng(0)
     q, k = (scale * rng.normal(size=(*lead, n, width)) for n in (queries, keys))
     return [q, k, rng.normal(size=(*lead, keys, 5)), rng.normal(size=width)]
@@ -50,7 +50,7 @@ def draw(
 def written_out(
     pair: Callable[[Any, Any], Any], xs: list[np.ndarray], mask: np.ndarray | None = None
 ) -> np.ndarray:
-    """Attention by the pair as a function of arrays of NumPy."""
+    """Return attention by a pair that is a function of NumPy's arrays."""
     q, k, v, w = xs
     s = pair(q[..., :, None, :], k[..., None, :, :]) @ w
     s = s if mask is None else np.where(mask, s, -np.inf)

@@ -1,7 +1,7 @@
-"""The same formulas in a framework's plain operations, as a user would write them.
+"""The formulas in a framework's plain operations, as a user would write them.
 
-All scores and all hidden features are held, masked scores are −∞, and nothing is accumulated in a
-wider type. Its distance from the oracle is the measure of the package's.
+All scores and hidden features are in memory, masked scores are −∞, and no sum has a wider dtype.
+The budget of the package is relative to the error of these formulas.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from helpers.table_scores import row_of
 
 
 def attend(xp: Any, query: Any, key: Any, value: Any, score: Any, keep: Any = None) -> tuple:
-    """Output, weights and log-sum-exp. xp: numpy or torch; keep: its boolean array, in full."""
+    """Return output, weights and log-sum-exp. xp: numpy or torch. keep: boolean, in full shape."""
     s, value = matrix(xp, query, key, value, score)
     if not s.shape[-1]:
         nothing = s.sum(axis=-1)
@@ -33,7 +33,7 @@ def attend(xp: Any, query: Any, key: Any, value: Any, score: Any, keep: Any = No
 
 
 def matrix(xp: Any, query: Any, key: Any, value: Any, score: Any) -> tuple[Any, Any]:
-    """All scores, masked or not, and the value with the heads of the query."""
+    """Return all scores, masked or not, and the value with the heads of the query."""
     lead = oracle.lead_of(query, key, value)
     (key, value), score = _heads(lead, key, value, score)
     s = scores(xp, query, key, score)
@@ -45,7 +45,7 @@ def scores(xp: Any, query: Any, key: Any, score: Any) -> Any:
 
 
 def _heads(lead: tuple[int, ...], key: Any, value: Any, score: Any) -> tuple[list, Any]:
-    """Key, value and parameters of the key with their heads repeated for each query head."""
+    """Return key, value and the key's parameters, with heads repeated for the query heads."""
 
     def repeat(x: Any, axis: int) -> Any:
         if len(lead) < 2 or x is None or x.ndim < -axis or x.shape[axis] in (1, lead[-1]):

@@ -1,4 +1,4 @@
-"""Helpers for tests of PyTorch's calls that come again: forget them, and tell whether one was."""
+"""Helpers for tests of PyTorch's repeated calls: forget calls, and recognise a repeated one."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from anyscore.call.backend import REPEATED
 
 
 def forget() -> None:
-    """Forget all calls that came before."""
+    """Forget all earlier calls."""
     for known in REPEATED.values():
         vars(known)["calls"].clear()
     repeated._calls.clear()

@@ -1,4 +1,4 @@
-"""What several files of tests share: one small instance of every score, arrays, and masks tried."""
+"""Helpers of several test files: a small instance of every score, arrays, and boolean masks."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ WIDTH, HIDDEN = 5, 3
 
 NAMES = [row.kind.__name__ for row in TABLE.values()]
 PAIRS = [TABLE[name].kind.__name__ for name in ONE_OF_EACH]
-"""One score of each pair, for tests of what does not depend on the rest of a score."""
+"""One score of each pair, for tests that depend on the pair alone."""
 OUTER = [row.kind.__name__ for row in TABLE.values() if row.outer]
-"""Scores that end in a root or a logarithm."""
+"""Scores with a root or a logarithm as outer function."""
 
 
 def make_score(name: str, seed: int = 0, d: int = WIDTH, h: int = HIDDEN) -> Score:
-    """The score of that name, its parameters float64 NumPy arrays."""
+    """Return the score of that name, with float64 NumPy arrays as parameters."""
     rng, row = np.random.default_rng([seed, NAMES.index(name)]), ROWS[name]
     fields: dict[str, Any] = dict(row.fixed)
     for field, number in row.sample.items():
@@ -37,14 +37,14 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def leaves(score: Score, *arrays: np.ndarray) -> tuple[Score, list[torch.Tensor]]:
-    """Everything as leaf tensors that ask for gradients: the score, then arrays and parameters."""
+    """Return (score, [arrays, parameters]) as leaf tensors with gradients."""
     tensors = [torch.tensor(x, requires_grad=True) for x in arrays]
     score = score.map(lambda x: torch.tensor(x, requires_grad=True))
     return score, tensors + list(score.tensors().values())
 
 
 def gradients(out: Any, inputs: list[torch.Tensor], seed: int = 0) -> list[torch.Tensor]:
-    """Gradients of a random functional of all that `out`, an AttentionOutput, holds."""
+    """Return gradients of a random functional of all results in `out`, an AttentionOutput."""
     results = [x for x in out if x is not None]
     upstream = [torch.tensor(normal(*x.shape, seed=seed), dtype=x.dtype) for x in results]
     return list(torch.autograd.grad(results, inputs, upstream, materialize_grads=True))
@@ -53,7 +53,7 @@ def gradients(out: Any, inputs: list[torch.Tensor], seed: int = 0) -> list[torch
 def allowed(
     mask: Any, framework: str, lead: tuple[int, ...] = (2,), queries: int = 5, keys: int = 7
 ) -> np.ndarray:
-    """What `attention` attends: where its weights are not 0."""
+    """Return the attended pairs of `attention`, where its weights are not 0."""
     q, k, v = np.zeros((*lead, queries, 2)), np.zeros((*lead, keys, 2)), np.zeros((*lead, keys, 2))
     if framework == "torch":
         q, k, v = map(torch.tensor, (q, k, v))
@@ -66,7 +66,7 @@ def allowed(
 def where(
     rule: Callable[..., bool], lead: tuple[int, ...] = (2,), queries: int = 5, keys: int = 7
 ) -> np.ndarray:
-    """Boolean (*lead, queries, keys) of rule(*lead, i, j), one entry at a time."""
+    """Return rule(*lead, i, j) for each entry, boolean (*lead, queries, keys)."""
     out = np.zeros((*lead, queries, keys), bool)
     for index in np.ndindex(*out.shape):
         out[index] = rule(*index)
@@ -74,5 +74,5 @@ def where(
 
 
 def old_name(parameter: str) -> str:
-    """Of a parameter of a layer that projects by itself, with a score that has a w_v."""
+    """Return the old name of a parameter of a layer with projections and a score with w_v."""
     return parameter.replace("qkv.", "_Attention__qkv.").replace("attention.w_v.", "attention.v.")

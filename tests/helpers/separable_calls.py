@@ -1,4 +1,4 @@
-"""Additive calls on projected queries and keys in a range, for the tests of impl="separable"."""
+"""Additive calls with projected queries and keys in a range, for tests of impl="separable"."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ def uniform(reach: float, *shape: int, seed: int = 0) -> np.ndarray:
 
 
 def inputs(reach: float = 2.0, **sizes: int) -> tuple[list[np.ndarray], Additive]:
-    """Query, key, value and the weights that a layer starts with."""
+    """Return query, key and value, and a score with a layer's initial weights."""
     h, t_q, t_k = sizes.get("h", 8), sizes.get("t_q", 5), sizes.get("t_k", 7)
     shapes = (2, t_q, h), (2, t_k, h)
     arrays = [uniform(reach, *shape, seed=i) for i, shape in enumerate(shapes)]

@@ -1,4 +1,4 @@
-"""Layers with a sink, learned or fixed, and what they must give, in NumPy."""
+"""Layers with a learned or fixed sink, and the expected results in NumPy."""
 
 from __future__ import annotations
 
@@ -22,18 +22,18 @@ WRONG: list[tuple[Any, type[Exception], str]] = [
 
 
 def make(module: Any, name: str, sink: Any = True, **options: Any) -> Any:
-    """Make a layer of a front, with a sink and no cap."""
+    """Return a layer of a front, with a sink and no cap."""
     return softcap_layers.make(module, name, sink=sink, softcap=0.0, **options)
 
 
 def sink_of(name: str) -> tuple[str, tuple[int, ...]]:
-    """Give the name and the shape of the sink of a layer."""
+    """Return (name, shape) of a layer's sink."""
     inner = "attention." if name in ("heads", "self") else ""
     return f"{inner}sink.weight", (HEADS,) if name == "heads" else ()
 
 
 def drawn(name: str, parameters: Arrays) -> dict[str, np.ndarray]:
-    """Give the parameters of a new layer with another sink, once it is seen that theirs is 0."""
+    """Assert that a new layer's sink is 0, and return its parameters with another sink."""
     key, shape = sink_of(name)
     assert np.array_equal(parameters[key], np.zeros(shape))
     assert np.shape(parameters[key]) == shape
@@ -41,6 +41,6 @@ def drawn(name: str, parameters: Arrays) -> dict[str, np.ndarray]:
 
 
 def expected(name: str, parameters: Arrays, given: list[np.ndarray], sink: Any = None) -> Any:
-    """Compute (output, weights) of a layer with these parameters, and perhaps a fixed sink."""
+    """Return (output, weights) of a layer with these parameters; `sink` fixes the sink."""
     sink = parameters[sink_of(name)[0]] if sink is None else sink
     return softcap_layers.expected(name, parameters, given, 0.0, sink)

@@ -1,6 +1,6 @@
-"""Layers whose scores are capped, s → c · tanh(s / c), and what they must give, in NumPy.
+"""Layers with capped scores, s → c · tanh(s / c), and the expected results in NumPy.
 
-They may have sinks, see `sink_layers`, and biases, see `bias_layers`.
+The layers may have sinks, see `sink_layers`, and biases, see `bias_layers`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ CAP = 0.5
 D, D_V, HEADS, LENGTHS = 6, 4, 2, np.array([2, 5])
 LAYERS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
     "scaled_dot": ("Attention", ("scaled_dot",), {}),
-    "trilinear": ("Attention", ("trilinear",), {"d_q": D, "d_k": D}),  # its query bias counts now
+    "trilinear": ("Attention", ("trilinear",), {"d_q": D, "d_k": D}),  # a cap keeps its query bias
     "dot": ("DotProductAttention", (), {}),
     "additive": ("AdditiveAttention", (8,), {"query_size": D, "key_size": D}),
     "mlp": ("MLPAttention", (8,), {"query_size": D, "key_size": D}),
@@ -26,13 +26,13 @@ LAYERS: dict[str, tuple[str, tuple[Any, ...], dict[str, Any]]] = {
 
 
 def make(module: Any, name: str, **options: Any) -> Any:
-    """Make a layer of a front, capped unless `options` say otherwise."""
+    """Return a layer of a front, with the cap CAP unless `options` set another."""
     kind, args, own = LAYERS[name]
     return getattr(module, kind)(*args, **{"softcap": CAP, **own, **options})
 
 
 def inputs(name: str) -> list[np.ndarray]:
-    """Draw the inputs of a layer, large enough for the cap to matter."""
+    """Draw inputs of a layer that are large enough for an effect of the cap."""
     widths = {"self": [D], "heads": [D, D, D]}.get(name, [D, D, D_V])
     tokens = [3, 5, 5] if len(widths) > 1 else [5]
     shapes = [(2, n, d) for n, d in zip(tokens, widths, strict=True)]
@@ -47,7 +47,7 @@ def expected(
     sink: Any = -np.inf,
     biases: tuple[Any, Any] = (0.0, 0.0),
 ) -> Any:
-    """Compute (output, weights) of a layer with these parameters, in float64."""
+    """Return (output, weights) of a layer with these parameters, in float64."""
     p = {key: np.asarray(x, np.float64) for key, x in parameters.items()}
     x = [np.asarray(array, np.float64) for array in given]
     rest = cap, sink, biases

@@ -1,7 +1,7 @@
-"""The masks of the table, each made for a shape, and the rule of each class of masks.
+"""The masks of the table by shape, and the rule of each class of masks.
 
-A new mask of the package is a row of `MASKS` and one of `RULES` here. What is not a mask object is
-an array.
+A new mask of the package has a row in `MASKS` and one in `RULES`. A mask that is no object is an
+array.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ Rule = Callable[[Any, Any], Any]
 class MaskCase:
     """make: (shape, generator, array) → `mask=`; array makes tensors. rank: least leading rank.
 
-    as_lengths: whether it is passed as `valid_lens=` instead.
+    as_lengths: whether the call has the mask as `valid_lens=` instead.
     """
 
     make: Callable[[Shape, np.random.Generator, ToArray], Any]
@@ -33,7 +33,7 @@ class MaskCase:
 
 
 def _ints(rng: np.random.Generator, shape: Lead, keys: int) -> np.ndarray:
-    """Lengths that include 0, all, too many and negative ones, as far as there is room."""
+    """Return lengths with 0, all, too many and negative ones, if the shape has enough entries."""
     x = rng.integers(0, keys + 1, shape)
     special = np.array([0, keys + 3, -2])[: x.size // 3 + 1]
     x.reshape(-1)[: min(len(special), x.size)] = special[: x.size]
@@ -58,7 +58,7 @@ def _ends(shape: Shape, rng: np.random.Generator, array: ToArray) -> Interval:
 
 
 def _packed(shape: Shape, rng: np.random.Generator, array: ToArray) -> Sequences:
-    """Four sequences: the second has no queries, the third no keys."""
+    """Return four sequences; the second has no queries, the third no keys."""
     q, k = shape.queries, shape.keys
     queries, keys = (
         [0, 2 * q // 5, 2 * q // 5, 4 * q // 5, q],
@@ -170,4 +170,4 @@ RULES: dict[str, Rule] = {
     "Causal": lambda mask, entry: _in_window(mask, entry, None, 0),
     "Sequences": _in_sequence,
 }
-"""By the name of a class: whether a query may attend a key, from what the documentation says."""
+"""Class name → rule from the documentation: whether a query attends a key."""

@@ -1,9 +1,9 @@
-"""The rows of the table, every score × shape × mask, and one row held against the oracle.
+"""The rows of the table of scores × shapes × masks, and the check of a row with the oracle.
 
-The full product of three tables would say little more than its faces: all scores × all shapes with
-and without a mask, all scores × all masks, and all masks × all shapes for a product and for a sum.
-A row in every dtype, by every implementation, with and without gradients, is in docs/parity.md
-(`make parity`). Here the rows are dealt out among such modes, see `dealt`.
+The full product of the three tables tests little more than its faces. The faces are all scores ×
+all shapes with and without a mask, all scores × all masks, and all masks × all shapes. The last
+face is for a product and for a sum. docs/parity.md (`make parity`) has each row in every dtype and
+implementation, with and without gradients. Here the rows are dealt among such modes, see `dealt`.
 """
 
 from __future__ import annotations
@@ -32,11 +32,11 @@ Row = tuple[str, str, str]
 
 
 def dealt(modes: Sequence[str], rows: Iterable[Row] = ROWS) -> dict[str, list[Row]]:
-    """Deal out rows among modes, such as dtypes and implementations, so that pairs are covered.
+    """Deal rows among modes, such as dtypes and implementations, so that pairs are covered.
 
-    Each row is in some mode: pairs of score, shape and mask are those of the rows. In each mode is
-    each shape, and each score and each mask with leading axes of each rank; a score whose
-    parameters are the batch's or the heads' own, with each shape.
+    Each row is in one mode or more, so pairs of score, shape and mask are those of the rows. Each
+    mode has each shape, and each score and each mask with leading axes of each rank. A score with
+    parameters of the batch or the heads meets each shape in each mode.
     """
     rows = list(rows)
     hands: dict[str, list[Row]] = {mode: [] for mode in modes}
@@ -45,7 +45,7 @@ def dealt(modes: Sequence[str], rows: Iterable[Row] = ROWS) -> dict[str, list[Ro
     def new(row: Row, mode: str) -> set[Any]:
         score, shape, mask = row
         rank = len(SHAPES[shape].lead)
-        lead = shape if (SCORES | OPTIONS)[score].each else rank  # that of the score's parameters
+        lead = shape if (SCORES | OPTIONS)[score].each else rank  # lead of the score's parameters
         return {(mode, shape), (mode, score, lead), (mode, mask, rank)} - seen
 
     def deal(row: Row, mode: str) -> None:
@@ -62,7 +62,7 @@ def dealt(modes: Sequence[str], rows: Iterable[Row] = ROWS) -> dict[str, list[Ro
 
 
 def each_hand(hands: dict[str, list[Row]]) -> pytest.MarkDecorator:
-    """A test for each mode and score, of all rows that the mode was dealt of the score."""
+    """Parametrize a test by mode and score, for all rows of the score in the mode."""
     pairs = sorted({(mode, row[0]) for mode, rows in hands.items() for row in rows})
     return pytest.mark.parametrize(("mode", "score"), pairs, ids=["-".join(x) for x in pairs])
 
@@ -83,7 +83,7 @@ def keep(shape: str, mask: str) -> np.ndarray:
 
 
 def check(xp: Any, to: Any, c: Case, row: tuple[str, str, str], **options: Any) -> None:
-    """Output, weights and log-sum-exp; and the output alone, whose way may be another."""
+    """Assert that all results of a row, and the output alone, are within the budget."""
     tensors, score = [to(x) for x in (c.query, c.key, c.value)], c.score.build(c.parameters, to)
     call = partial(attention, *tensors, score=score, **c.masking(xp.asarray), **options)
     with np.errstate(all="ignore"):

@@ -1,9 +1,9 @@
-"""The table of scores: a new score of the package is one row here.
+"""The table of scores: a new score of the package needs one row here.
 
-The oracle, the plain formulas, exact gradients, the samples, the table of calls, the tests of
-layers, the parity page and the fuzz read a score from its row. A row takes no formula from the
-package, and its own are independent of one another: by loops over single numbers (`exact`), by
-operations on arrays (`plain`), and for the fuzz by its factors (`scaled`).
+These read a score from its row: oracle, plain formulas, exact gradients, samples, the table of
+calls, tests of layers, the parity page and the fuzz. A row takes no formula from the package. Its
+formulas are independent of one another: loops over single numbers (`exact`), operations on arrays
+(`plain`), and factors for the fuzz (`scaled`).
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ Vector = list[float]
 Numbers = dict[str, Any]
 Letters = tuple[str, ...]
 Widths = Callable[[int, int, int], float]
-"""A number of d_q, d_k and h."""
+"""Function from (d_q, d_k, h) to a number."""
 
 
 class SquaredProduct:
-    """A plain callable that is not among the scores: s = (qᵀk)² / 20."""
+    """A plain callable that is no score of the package: s = (qᵀk)² / 20."""
 
     def __call__(self, query: Any, key: Any) -> Any:
         return (query @ key.swapaxes(-1, -2)) ** 2 / 20
@@ -33,7 +33,7 @@ class SquaredProduct:
 
 @dataclass(frozen=True)
 class Variant:
-    """One set of parameters: `tensors` are drawn, `numbers` are given; each head has its own."""
+    """One set of parameters: drawn `tensors` and fixed `numbers`. each: whether per head."""
 
     tensors: Letters = ()
     numbers: Numbers = field(default_factory=dict)
@@ -42,10 +42,10 @@ class Variant:
 
 @dataclass(frozen=True)
 class Scaled:
-    """A score that is factor / (divisor · xⁿ) · Σ_d pair(q_d, k_d), or an outer function of it.
+    """The score factor / (divisor · xⁿ) · Σ_d pair(q_d, k_d), or an outer function of this number.
 
-    of: the field x. power: n. divisor: of the other fields. outer: its name, and its number c.
-    unit: whether q and k are divided by their norms.
+    of: the field x. power: n. divisor: function of the other fields. outer: (name, number c). unit:
+    whether q and k are divided by their norms.
     """
 
     of: str
@@ -58,20 +58,20 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Row:
-    """A score, as the tests know it.
+    """The properties of a score that the tests use.
 
-    kind: its class. pair: the pair that it is lowered to.
-    exact: s of a query and a key (lists of numbers), and the fields of the score for one head.
+    kind: its class. pair: the pair of its lowered form.
+    exact: (query and key as lists of numbers, fields of the score for one head) → s.
     plain: (xp, query (..., T_q, d_q), key (..., T_k, d_k), score) → s (..., T_q, T_k).
-    fields: the shape of each field that may be a tensor, in d_q, d_k and h.
-    variants: the rows of the table of calls, by what is added to the name of the score.
-    sample: the fields of `samples.make_score`, and the numbers of scales. fixed: plain numbers.
-    layer: what a layer learns: the first value of a scale, the variance of a tensor's entries.
-    layer_numbers: the fields that a layer fixes.
+    fields: shape of each field that may be a tensor, in d_q, d_k and h.
+    variants: rows of the table of calls, by the suffix of the score's name.
+    sample: fields of `samples.make_score`, with the numbers of scales. fixed: plain numbers.
+    layer: fields that a layer learns: first value of a scale, variance of a tensor's entries.
+    layer_numbers: fields that a layer fixes.
     variance: of the scores of a new layer; None if it follows the width.
-    scaled: the score as the fuzz knows it; None if the fuzz has its form, or cannot draw it.
+    scaled: the score for the fuzz; None if the fuzz has its form, or cannot draw the score.
     outer: whether an outer function takes the whole sum.
-    of_both: whether a parameter meets queries and keys, so that there are as many heads of both.
+    of_both: whether a parameter meets queries and keys, so both have the same number of heads.
     """
 
     kind: Any
@@ -96,7 +96,7 @@ class Row:
 
     @property
     def hidden(self) -> bool:
-        """Return whether the score has a hidden layer, whose width a layer is told."""
+        """Return whether the score has a hidden layer, with a width that its layer takes."""
         return "w_v" in self.fields
 
     def shape(self, name: str, d_q: int, d_k: int, h: int) -> tuple[int, ...]:
@@ -125,7 +125,7 @@ class Row:
 
 
 def total(xs: Iterable[float]) -> float:
-    """The sum, exact but for one rounding; NaN of infinities of both signs."""
+    """Return the sum with a single rounding; NaN of infinities of both signs."""
     try:
         return math.fsum(xs)
     except ValueError:
@@ -154,7 +154,7 @@ def _cosine(q: Vector, k: Vector, p: Numbers) -> float:
 
 
 def _lorentz(q: Vector, k: Vector, p: Numbers) -> float:
-    """By exact fractions: x̂₀ŷ₀ − x·y − 1 = ((x̂₀ŷ₀)² − (1 + x·y)²) / (x̂₀ŷ₀ + 1 + x·y)."""
+    """Exact fractions: x̂₀ŷ₀ − x·y − 1 = ((x̂₀ŷ₀)² − (1 + x·y)²) / (x̂₀ŷ₀ + 1 + x·y)."""
     if not all(map(math.isfinite, (*q, *k))):
         return math.nan
     x, y = ([Fraction(z) / Fraction(p["sigma"]) for z in vector] for vector in (q, k))
@@ -169,7 +169,7 @@ def _lorentz(q: Vector, k: Vector, p: Numbers) -> float:
 
 
 def _sum(q: Vector, k: Vector, p: Numbers) -> Vector:
-    """Query + key + bias; `oracle.attend` has projected the query by W_q and the key by W_k."""
+    """Return query + key + bias; `oracle.attend` has projected the query and the key."""
     return [total(z) for z in zip(q, k, p.get("bias") or [0.0] * len(q), strict=True)]
 
 
@@ -196,7 +196,7 @@ def _squares(xp: Any, query: Any, key: Any) -> Any:
 
 
 def _each(x: Any) -> Any:
-    """A scale for each head, or for all, against scores (..., T_q, T_k)."""
+    """Return a scale, of each head or of all, that broadcasts to scores (..., T_q, T_k)."""
     return x[..., None, None] if hasattr(x, "shape") else x
 
 
@@ -205,7 +205,7 @@ def _times_scale(s: Any, scale: Any) -> Any:
 
 
 def _root(xp: Any, x: Any) -> Any:
-    """√x, of derivative 0 at 0."""
+    """Return √x, with the derivative 0 at 0."""
     zero = x == 0
     return xp.where(zero, 0.0, xp.sqrt(xp.where(zero, 1.0, x)))
 
@@ -225,7 +225,7 @@ def _plain_trilinear(xp: Any, query: Any, key: Any, p: Any) -> Any:
 
 
 def _plain_lorentz(xp: Any, query: Any, key: Any, p: Any) -> Any:
-    """Arcosh(1 + u), u half of the squared Lorentz distance of the points above."""
+    """Return −scale · arcosh(1 + u), with u half the squared Lorentz distance of the points."""
     x, y = (x / _each(p.sigma) for x in (query, key))
     a, b = (xp.sqrt(1 + xp.sum(z * z, axis=-1)) for z in (x, y))
     u = (_squares(xp, x, y) - (a[..., :, None] - b[..., None, :]) ** 2) / 2
@@ -234,7 +234,7 @@ def _plain_lorentz(xp: Any, query: Any, key: Any, p: Any) -> Any:
 
 
 def _hidden(xp: Any, query: Any, key: Any, p: Any) -> Any:
-    """The sums (..., T_q, T_k, h) of the hidden layer."""
+    """Return the sums (..., T_q, T_k, h) of the hidden layer."""
     if hasattr(p, "W"):
         W_q, W_k = p.W[..., : query.shape[-1]], p.W[..., query.shape[-1] :]
     else:
@@ -267,7 +267,7 @@ def _variance_of_hidden(d_q: int, d_k: int, h: int) -> float:
 
 
 def _mean_square(function: Callable[[float], float]) -> float:
-    """The mean of f(z)², z a standard normal variable."""
+    """Return the mean of f(z)² for a standard normal z."""
     z = [i / 500 - 8 for i in range(8001)]
     weights = [math.exp(-x * x / 2) for x in z]
     return dot(weights, [function(x) ** 2 for x in z]) / total(weights)
@@ -388,7 +388,7 @@ TABLE: dict[str, Row] = {
             "each": Variant(("sigma",), each=True),
         },
         sample={"sigma": 1.3},
-        layer={"sigma": lambda d_q, d_k, h: 1 - 1 / (8 * d_k)},  # about, for many widths
+        layer={"sigma": lambda d_q, d_k, h: 1 - 1 / (8 * d_k)},  # approximate, for many widths
         scaled=Scaled("sigma", 2, outer=lambda p: ("sqrt", 1.0)),
         outer=True,
     ),
@@ -472,10 +472,10 @@ TABLE: dict[str, Row] = {
         layer=_PROJECTIONS | _LAYER_OF_RELU,
     ),
 }
-"""The scores, by the names that layers have for them."""
+"""Rows of scores, by the names that layers use."""
 
 PAIRS = "scaled_dot", "gaussian", "laplace", "additive", "gatv2"
-"""One score of each pair, for tests of what does not depend on the rest of a score."""
+"""One score of each pair, for tests that depend on the pair alone."""
 
 CALLABLE = Row(
     SquaredProduct,
@@ -485,16 +485,16 @@ CALLABLE = Row(
 )
 
 ROWS: dict[str, Row] = {row.kind.__name__: row for row in (*TABLE.values(), CALLABLE)}
-"""The rows by the names of classes, and the one of a callable."""
+"""Rows by class name, with the row of a callable."""
 
 RANKS = {name: len(row.fields.get(name, ())) for row in ROWS.values() for name in row.names}
-"""Ranks of parameters of one head; axes before these are leading dimensions."""
+"""Ranks of parameters of one head; earlier axes are leading dimensions."""
 
 
 def row_of(score: Any) -> Row:
     """Return the row of a score, or of its class.
 
-    Raises KeyError: it has none.
+    Raises KeyError: the score has no row.
     """
     name = (score if isinstance(score, type) else type(score)).__name__
     if name not in ROWS:

@@ -1,4 +1,4 @@
-"""The shapes of the table: grouped heads, broadcast and empty axes among them."""
+"""The shapes of the table, with grouped heads, broadcast axes and empty axes."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Shape:
 
     @property
     def lead(self) -> Lead:
-        """The output's leading dimensions; of this table's shapes only 6 : 2 heads are grouped."""
+        """Return the output's leading dimensions; only 6 : 2 heads are grouped in the table."""
         grouped = self.query[-1:] == (6,) and len(self.query) > 1
         key, value = (
             (*lead[:-1], 6) if grouped and lead[-1:] == (2,) else lead

@@ -1,4 +1,4 @@
-"""The tests tested: the oracle against numbers by hand, and each helper made to fail."""
+"""Tests of the tests: the oracle gives numbers computed by hand, and each helper can fail."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ BY_HAND = [
 
 @pytest.mark.parametrize(("score", "expected"), BY_HAND)
 def test_scores_by_hand(score: Score, expected: float) -> None:
-    """q = (1, 2), k = (3, −1): of one key the log-sum-exp is the score."""
+    """The log-sum-exp of a single key is its score, for q = (1, 2) and k = (3, −1)."""
     q, k = np.array([[1.0, 2.0]]), np.array([[3.0, -1.0]])
     found = oracle.attend(q, k, np.array([[6.0, 7.0, 8.0]]), score)
     assert found.lse[0] == pytest.approx(expected, rel=1e-15)
@@ -67,7 +67,7 @@ def test_softmax_by_hand() -> None:
 
 
 def test_heads_in_blocks() -> None:
-    """Query heads 0, 1, 2 read key/value head 0, and 3, 4, 5 read head 1."""
+    """Query heads 0, 1, 2 read key head 0, and query heads 3, 4, 5 read key head 1."""
     value = np.array([10.0, 20.0]).reshape(1, 2, 1, 1)
     ones = np.ones((1, 6, 1, 1)), np.ones((1, 2, 1, 1))
     assert (
@@ -118,7 +118,7 @@ def test_masks_by_batch() -> None:
 
 @pytest.mark.parametrize("score", SCORES)
 def test_gradients_are_those_of_the_values(score: str) -> None:
-    """Central differences of the loops along one random direction of each tensor."""
+    """Gradients are central differences of the loops, along a random direction of each tensor."""
     c = case(score, "grouped_6_2", "lengths")
     built, masking = c.score.build(c.parameters, np.float64), c.masking(np.asarray)
     rng = np.random.default_rng(0)
@@ -171,7 +171,7 @@ def test_every_score_is_in_the_table() -> None:
 def test_every_mask_is_in_the_table() -> None:
     public = [getattr(anyscore, name) for name in anyscore.__all__]
     masks = {x.__name__ for x in public if isinstance(x, type) and issubclass(x, Mask)}
-    masks -= {"Mask", "Edges"}  # edges are no matrix: contract/test_edges.py holds them
+    masks -= {"Mask", "Edges"}  # contract/test_edges.py tests edges
     made = [case("dot", "heads", mask).masking(np.asarray).get("mask") for mask in MASKS]
     missing = masks - {type(mask).__name__ for mask in made}
     assert not missing, f"add {missing} to MASKS of tests/helpers/table_masks.py"
@@ -185,7 +185,7 @@ def test_shapes_are_what_they_say(shape: str) -> None:
 
 
 def test_masks_do_mask() -> None:
-    """Each mask of the table allows something and forbids something, and many leave a row empty."""
+    """Each mask of the table keeps and masks pairs; many leave a query without keys."""
     empty = set()
     for mask in set(MASKS) - {"none", "nothing", "length_0"}:
         c = case("dot", "heads", mask)
@@ -206,8 +206,8 @@ EXACT = np.array([[1.0, -2.0, math.nan], [3.0, 4.0, -math.inf]])
 @pytest.mark.parametrize(
     "wrong",
     [
-        EXACT + np.array([[0, 2e-6, 0], [0, 0, 0]]),  # one entry, slightly
-        np.array([[1.0, -2.0, 0.0], [3.0, 4.0, -math.inf]]),  # NaN expected
+        EXACT + np.array([[0, 2e-6, 0], [0, 0, 0]]),  # one entry is slightly off
+        np.array([[1.0, -2.0, 0.0], [3.0, 4.0, -math.inf]]),  # a number for NaN
         np.array([[1.0, -2.0, math.nan], [3.0, 4.0, math.inf]]),  # the other infinity
         np.array([[1.0, -2.0, math.nan], [3.0, 4.0, -1e9]]),  # a number for −∞
         np.array([[1.0, math.nan, math.nan], [3.0, 4.0, -math.inf]]),  # an unwritten element
@@ -227,7 +227,7 @@ def test_near_fails(wrong: Any) -> None:
 
 
 def test_budget_fails() -> None:
-    """Twice the plain error and the band pass; more does not, whatever the plain formula."""
+    """An error of twice the plain one plus the band passes, and a larger error fails."""
     exact = np.linspace(-1.0, 1.0, 7)
     plain_ = exact + np.array([0, 0, 1e-3, 0, 0, 0, 0])
     off = np.array([0, 0, 0, 0, 1.0, 0, 0])
@@ -248,7 +248,7 @@ def test_budget_fails() -> None:
 
 @pytest.mark.parametrize("score", SCORES)
 def test_budget_is_tight(score: str) -> None:
-    """In float32 an output, a weight or a gradient off by 1e-5 of the largest is caught."""
+    """An output, weight or gradient in float32 that is off by 1e-5 of the largest fails."""
     c = case(score, "rank_3", "none")
     built = c.score.build(c.parameters, np.asarray)
     exact = oracle.attend(c.query, c.key, c.value, built)

@@ -1,4 +1,4 @@
-"""Calls to transform and compile, shared by the tests of both."""
+"""Calls for the tests of transforms and of compilation."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from torch import Tensor
 from anyscore import Causal, Lengths, attention
 from helpers.samples import NAMES, make_score, normal
 
-# What PyTorch 2.13 itself warns about while it decomposes, traces or exports.
+# Warnings of PyTorch 2.13 itself while it decomposes, traces or exports.
 WARNINGS = [
     pytest.mark.filterwarnings("ignore:.*torch.jit.script.*:DeprecationWarning"),
     pytest.mark.filterwarnings("ignore:.*should not be instantiated.*:DeprecationWarning"),

@@ -1,4 +1,4 @@
-"""Wrong biases of a call of 3 queries and 7 keys in batches of 2, and what each error says."""
+"""Wrong biases of a call with 3 queries, 7 keys and a batch of 2, with their error messages."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wrong calls of `attention`, and what each error says."""
+"""Wrong calls of `attention`, with their error messages."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def right() -> dict[str, Any]:
 
 
 def given(change: dict[str, Any], to: Callable[[np.ndarray], Any]) -> tuple[list, dict[str, Any]]:
-    """Tensors and options of the right call with a change, arrays and parameters made by `to`."""
+    """Return tensors and options of the right call with a change; `to` makes tensors."""
 
     def made(x: Any) -> Any:
         if isinstance(x, Score | Bias):
@@ -51,8 +51,8 @@ def given(change: dict[str, Any], to: Callable[[np.ndarray], Any]) -> tuple[list
 
 
 def call(framework: str, change: dict[str, Any], function: Callable[..., Any] = attention) -> Any:
-    """The right call with a change, in NumPy or PyTorch."""
-    if framework == "torch":  # some environments have none
+    """Return the result of the right call with a change, in NumPy or PyTorch."""
+    if framework == "torch":  # some environments have no PyTorch
         from torch import tensor as to
     else:
         to = np.asarray
@@ -176,7 +176,7 @@ TABLE: list[tuple[dict[str, Any], type[Exception], str]] = [
         "query is float64 but Additive.W_q is float32: convert them to one dtype.",
     ),
     (
-        {"score": Additive(SimpleNamespace(shape=(3, 5)), z(3, 5), z(3))},  # as a data frame
+        {"score": Additive(SimpleNamespace(shape=(3, 5)), z(3, 5), z(3))},  # like a data frame
         TypeError,
         "Additive.W_q is a SimpleNamespace, expected a tensor.",
     ),
@@ -336,7 +336,7 @@ TABLE: list[tuple[dict[str, Any], type[Exception], str]] = [
 ]
 
 
-# What every message must hold, whatever its wording
+# Words that each message must contain
 NAMING: list[tuple[dict[str, Any], list[str]]] = [
     ({"score": Bilinear(z(5))}, ["Bilinear", "W", "(5,)"]),
     ({"score": Additive(z(3, 5), z(4, 5), z(3))}, ["Additive", "W_k", "(4, 5)"]),
@@ -370,10 +370,10 @@ NAMING: list[tuple[dict[str, Any], list[str]]] = [
 
 
 def z2(k: Any) -> Any:
-    """Zeros (2, 3, 7) in the framework of k."""
+    """Return zeros (2, 3, 7) in the framework of k."""
     return (k[..., 0] * 0)[:, None] + (k[:, :3, 0] * 0)[..., None]
 
 
 def z5(k: Any) -> Any:
-    """Zeros (5, 3, 7) in the framework of k."""
+    """Return zeros (5, 3, 7) in the framework of k."""
     return z2(k)[0][None] + (k[0, :5, 0] * 0)[:, None, None]

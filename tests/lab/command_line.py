@@ -1,4 +1,4 @@
-"""The command line called as in a shell."""
+"""Call the command line as in a shell."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def call(*arguments: object, width: int = 80, given: str | None = None) -> Resul
 
 
 def plain(text: str) -> str:
-    """Without colours and line breaks."""
+    """Return the text without colours and line breaks."""
     return " ".join(re.sub(r"\x1b\[[0-9;]*m", "", text).split())
 
 
@@ -35,7 +35,7 @@ def check_refused(result: Result, message: str) -> None:
     assert message in said
     assert "Traceback" not in said
     assert "epoch" not in result.stdout.replace("--epochs", "")
-    if said.startswith("anyscore: "):  # our own lines; typer draws a box around its own
+    if said.startswith("anyscore: "):  # anyscore prints one line; typer draws a box
         assert len(result.stderr.strip().splitlines()) == 1
 
 
@@ -50,7 +50,7 @@ def check_help_does_not_wait_for_pytorch(command: str) -> None:
 
 
 def check_quiet_when_its_reader_leaves(process: subprocess.Popen[str], seconds: float) -> None:
-    """Assert that a process ends without a word after its reader closed the pipe."""
+    """Assert that a process ends without a message after its reader closed the pipe."""
     assert process.stdout is not None
     assert process.stderr is not None
     process.stdout.readline()
@@ -61,7 +61,7 @@ def check_quiet_when_its_reader_leaves(process: subprocess.Popen[str], seconds: 
 
 
 def start(*arguments: object) -> subprocess.Popen[str]:
-    # The shell that runs the tests may have told its children to ignore Ctrl-C.
+    # The shell of the tests may let its children ignore Ctrl-C.
     program = (
         "import signal; signal.signal(signal.SIGINT, signal.default_int_handler)\n"
         "from anyscore.__main__ import main; main()"

@@ -1,4 +1,4 @@
-"""What several tests of the laboratory start from."""
+"""The pairs that several tests of the laboratory read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparisons whose every text is hostile."""
+"""Comparisons in which every text is hostile."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Any
 from lab.sample_comparison import sample_comparison
 from lab.sample_verdict import sample_verdict
 
-# What nobody should be able to do anything with, wherever it stands.
+# Texts that do no harm at any place.
 HOSTILE = [
     "</script><script>alert(1)</script><!--",
     "<img src=x onerror=alert(1)>",
@@ -34,7 +34,7 @@ HOSTILE = [
 
 
 def hostile_comparison(text: str) -> dict[str, Any]:
-    """A comparison in which every free text, and one score's name, is `text`."""
+    """Return a comparison in which every free text, and one score's name, is `text`."""
     comparison = sample_comparison("dates", 2)
     for trial in comparison["trials"]:
         trial["score"] = text if trial["score"] == "gatv2" else trial["score"]

@@ -1,4 +1,4 @@
-"""Trials that nobody trained: answers that are right with a probability of score, seed and item."""
+"""Made-up trials: an answer is right with a probability of score, seed and item."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LOGITS = {"worse": 0.0, "even": 1.5, "twin": 1.5, "better": 3.0}
 
 
 def made(trial: Trial, items: int = 400, luck: float = 0.05) -> Outcome:
-    """The same for the same trial; scores by the names above, others are "even"."""
+    """Return the outcome of a trial, the same at each call; other scores count as "even"."""
     own = np.random.default_rng([trial.seed, *trial.score.encode()])
     common = np.random.default_rng(0).normal(0, 2, items)
     logit = LOGITS.get(trial.score, 1.5) + own.normal(0, luck) + common
@@ -40,7 +40,7 @@ def finished(trial: Trial, **how: float) -> Finished:
 
 @dataclass(frozen=True)
 class Trainer:
-    """Tells three steps, then gives what was made; or does what `faults` says of its score."""
+    """Report three steps, then return the made outcome, or fail as `faults` says of the score."""
 
     faults: tuple[tuple[str, str], ...] = ()
     seconds: float = 0.0

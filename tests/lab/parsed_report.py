@@ -1,4 +1,4 @@
-"""A report as a test reads it."""
+"""Write and parse a report for tests."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def write_report(comparison: dict[str, Any], path: Path) -> None:
 
 
 def parsed(comparison: dict[str, Any], folder: Path) -> Any:
-    """The report of a comparison, written into the folder and parsed."""
+    """Write the report of a comparison into the folder; return the parsed page."""
     path = folder / "report.html"
     write_report(comparison, path)
     return html.fromstring(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""Made-up comparisons, as `comparison.json` holds them, the same at every call."""
+"""Made-up comparisons in the form of `comparison.json`, the same at every call."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ FORMULAS = {
     "gaussian": "−‖q − k‖² / 2σ²",
     "gatv2": "w·leaky_relu(W_q q + W_k k)",
 }
-# For each score: the share right, chrF, BLEU, ms per step, parameters of the attention, and how
-# sharply its weights look at one place.
+# For each score: share of right answers, chrF, BLEU, ms per step, parameters of the attention, and
+# sharpness of the weights.
 DATES = {
     "scaled_dot": (0.878, 93.6, 84.2, 21.4, 0, 1.2),
     "bilinear": (0.934, 96.8, 90.7, 23.0, 16_384, 2.0),
@@ -30,7 +30,7 @@ SENTENCES = {
     "bilinear": (0.016, 31.2, 11.0, 93.3, 16_384, 1.1),
     "additive": (0.022, 34.9, 13.2, 141.0, 32_896, 1.5),
 }
-# A date as written, the ISO date, and where year, month and day stand in it.
+# A written date, the ISO date, and the written year, month and day.
 WRITTEN = [
     ("30 mars 2024", "2024-03-30", "2024", "mars", "30"),
     ("١٤ أغسطس ٢٠١٩", "2019-08-14", "٢٠١٩", "أغسطس", "١٤"),
@@ -40,7 +40,7 @@ WRITTEN = [
     ("15\u200f/9\u200f/1988", "1988-09-15", "1988", "9", "15"),
     ("ថ្ងៃអង្គារ ទី ៦ មិថុនា ឆ្នាំ ២០០០", "2000-06-06", "២០០០", "មិថុនា", "៦"),
 ]
-# English words, French words, and for each French word the English one it translates.
+# English words, French words, and the index of the English word for each French word.
 TRANSLATED = [
     ("She does not like the cold winter", "Elle n'aime pas l'hiver froid", [0, 2, 3, 2, 4, 6, 5]),
     ("We are going to the sea tomorrow", "Nous allons à la mer demain", [0, 2, 3, 4, 5, 6]),
@@ -49,7 +49,7 @@ TRANSLATED = [
 
 
 def sample_comparison(kind: str = "dates", seeds: int = 5) -> dict[str, Any]:
-    """Five scores on dates (characters; exact match) or three on sentences (words; chrF)."""
+    """Return five scores on dates (characters, exact match) or three on sentences (words, chrF)."""
     table = DATES if kind == "dates" else SENTENCES
     trials = [_trial(kind, name, seed) for seed in range(seeds) for name in table]
     comparison = {
@@ -161,7 +161,7 @@ def _dates(table: dict[str, Any]) -> list[dict[str, Any]]:
         for part, width in enumerate((4, 2, 2)):
             start, length = spans[part]
             looks += [start + min(length - 1, i * length // width) for i in range(width)]
-            looks.append(min(start + length, len(text) - 1))  # the hyphen looks past the field
+            looks.append(min(start + length, len(text) - 1))  # the hyphen attends a place later
         answers = {}
         for name, row in table.items():
             output = list(iso)

@@ -1,4 +1,4 @@
-"""A verdict that fits made-up trials."""
+"""Verdicts of made-up trials."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from anyscore.lab.phrases import counted
 
 
 def sample_verdict(comparison: dict[str, Any]) -> dict[str, Any]:
-    """A verdict that fits the trials, by the plainest of statistics."""
+    """Return a verdict that fits the trials, by the plainest statistics."""
     measure = "exact_match" if comparison["task"]["unit"] == "character" else "chrf"
     title = {"exact_match": "exact match", "chrf": "chrF"}[measure]
     found: dict[str, dict[str, float]] = {}

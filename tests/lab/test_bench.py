@@ -1,4 +1,4 @@
-"""`anyscore bench`: who is wrong gets no speed; its files, mistakes and interrupts."""
+"""`anyscore bench`: a wrong rival gets no speed; files, mistakes and interrupts."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ QUICK = Pace(rounds=3, seconds=0.01, turn=1e-3)
 
 
 def fake(change: Callable[[list[Tensor]], Any], name: str = "fake", how: str = "by magic") -> Rival:
-    """A rival whose answer is the right one, changed."""
+    """Return a rival whose answer is the right answer after `change`."""
 
     def variants(work: Work) -> list[Variant]:
         right = list(work.truth(work.score).values())
@@ -53,12 +53,12 @@ def interrupted(found: list[Tensor]) -> list[Tensor]:
 
 
 def prepared(rival: Rival, work: Work) -> dict[str, Any]:
-    """Prepare a contestant, and return the answer."""
+    """Prepare a contestant; return the answer."""
     return Runner("cpu").prepare(rival, work)
 
 
 def compared(rivals: Sequence[Rival], work: Work) -> list[dict[str, Any]]:
-    """Compare contestants, and return the results."""
+    """Compare contestants; return the results."""
     some, runner = [Contestant(rival.name, rival, work) for rival in rivals], Runner("cpu")
     prepare(some, runner, lambda text: None)
     measure(some, runner, QUICK, lambda text: None)
@@ -82,7 +82,7 @@ def test_everybody_is_right(rival: Rival, score: str, passes: str) -> None:
 def test_what_is_compiled_is_right(
     score: str, passes: str, dtype: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """In plain PyTorch: nothing is compiled."""
+    """The rival "compile" is right in plain PyTorch, without compilation."""
     monkeypatch.setattr(torch, "compile", lambda function, **options: function)
     answer = prepared(RIVALS["compile"], Work(SHAPE, score, passes, dtype))
     assert answer["problem"] is None
@@ -286,7 +286,7 @@ def test_quiet(tmp_path: Path) -> None:
 
 
 def replaced(monkeypatch: pytest.MonkeyPatch, rival: Rival) -> tuple[str, ...]:
-    """Let a rival take part as dot, and return the options of a short run."""
+    """Register a rival as "dot"; return the options of a short run."""
     monkeypatch.setitem(RIVALS, "dot", rival)
     return "--score", "additive", "--rivals", "dot"
 

@@ -1,4 +1,4 @@
-"""A comparison's folder: trials whole or not there, continued or refused, damaged and said so."""
+"""A comparison's folder holds whole trials; it is continued or refused, and damage is reported."""
 
 from __future__ import annotations
 
@@ -95,10 +95,10 @@ def test_a_folder_at_work_is_refused_and_free_again_when_its_process_dies(tmp_pa
         pass
 
 
-def test_one_that_has_just_begun_elsewhere_is_at_work_and_no_folder_of_other_files(
+def test_a_locked_folder_without_settings_is_at_work(
     tmp_path: Path,
 ) -> None:
-    """Between its lock and its settings another process may have anything in the folder."""
+    """Another process may write any file between its lock and its settings."""
     with FileLock(tmp_path / "lock"):
         (tmp_path / ".settings.json.12").write_text("{")
         for _ in range(2):
@@ -109,7 +109,7 @@ def test_one_that_has_just_begun_elsewhere_is_at_work_and_no_folder_of_other_fil
                 pass
             (tmp_path / "trials").mkdir(exist_ok=True)
     (tmp_path / "trials").rmdir()
-    with Comparison(tmp_path).opened(SHARED):  # it was killed there: nothing is in the way
+    with Comparison(tmp_path).opened(SHARED):  # the process was killed: nothing is in the way
         assert json.loads((tmp_path / "settings.json").read_text())["shared"] == SHARED
 
 
@@ -154,7 +154,7 @@ def test_what_a_killed_process_left_is_removed(kept: Comparison) -> None:
 
 
 def test_a_trial_is_written_once(kept: Comparison) -> None:
-    """Whoever comes second with the same trial leaves the first one's."""
+    """A second outcome of the same trial does not replace the first."""
     other = made(TRIAL)
     other.facts = {"second": True}
     kept.keep(TRIAL, other)

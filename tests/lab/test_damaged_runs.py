@@ -1,4 +1,4 @@
-"""Run folders with one thing damaged: refused in one sentence, or opened; never written to."""
+"""A run folder with one damage is refused in one sentence, or opened; nothing is written."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def test_no_file_is_too_deep_or_waited_for(place: Path, way: str, file: str) -> 
 
 @pytest.mark.parametrize("way", [way for way in WAYS if way != "export"])
 def test_any_damage_is_one_sentence(place: Path, way: str) -> None:
-    """`tests/fuzz` draws more, and also what is exported."""
+    """One damage gives at most one sentence; `tests/fuzz` draws more, and exports too."""
 
     @settings(max_examples=15, suppress_health_check=list(HealthCheck))
     @given(damages(place))

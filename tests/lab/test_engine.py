@@ -1,4 +1,4 @@
-"""Trials in processes: the same as here, whatever happens to some of them, and after any end."""
+"""Trials in processes give the files of this process, after any failure and any kill."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ TRIALS = [Trial(score, seed) for seed in range(2) for score in ("worse", "even",
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Of every file of every trial."""
+    """Return the bytes of every file of every trial, by path."""
     found = (folder / "trials").rglob("*")
     return {str(x.relative_to(folder)): x.read_bytes() for x in found if x.is_file()}
 
@@ -78,7 +78,7 @@ def test_a_trial_that_fails_leaves_the_others_alone(tmp_path: Path, fault: str) 
         text = (tmp_path / "failures" / "bad-seed0.txt").read_text()
         assert "Traceback" in text
         assert "made_trials.py" in text
-    list(run_processes(trials[1:2], Trainer(), tmp_path, 1))  # it is tried again
+    list(run_processes(trials[1:2], Trainer(), tmp_path, 1))  # the failed trial runs again
     assert comparison.failure(trials[1]) is None
 
 
@@ -119,7 +119,7 @@ if __name__ == "__main__":
 def test_kills_at_any_moment_lose_nothing_that_is_finished(
     tmp_path: Path, here: dict[str, bytes]
 ) -> None:
-    """Each run continues the last; in the end every file is what an undisturbed run writes."""
+    """Each run continues the last; in the end the files equal the files of an undisturbed run."""
     folder = tmp_path / "run"
     script = tmp_path / "script.py"
     script.write_text(SCRIPT.format(tests=TESTS, folder=str(folder)))
@@ -129,7 +129,7 @@ def test_kills_at_any_moment_lose_nothing_that_is_finished(
             [sys.executable, str(script)], stdout=subprocess.PIPE, start_new_session=True
         )
         assert process.stdout is not None
-        if process.stdout.readline():  # it has begun
+        if process.stdout.readline():  # the run has begun
             time.sleep(rng.uniform(0, 0.3))
         os.killpg(process.pid, signal.SIGKILL)
         process.communicate()

@@ -1,4 +1,4 @@
-"""Run folders from elsewhere: no link in one leads to a file that is read, written or removed."""
+"""A link in a run folder from elsewhere leads to no file that is read, written or removed."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def run(tmp_path: Path) -> Path:
 
 
 def lead_out(run: Path, place: str) -> Path:
-    """Put a link in the place of a file or folder, to the same elsewhere; return that."""
+    """Move a file or folder elsewhere, and leave a link to it; return the new parent folder."""
     elsewhere = run.parent / "elsewhere" / Path(place).name
     elsewhere.parent.mkdir()
     shutil.move(run / place, elsewhere)
@@ -69,7 +69,7 @@ def merged(run: Path) -> Any:
     return merge([run, run], run.parent / "merged")
 
 
-# A run that is merged is read, and not locked.
+# Merging reads a run without its lock.
 WAYS = [(way, place) for way in (rebuild, again, merged) for place in PLACES[way is merged :]]
 
 
@@ -115,7 +115,7 @@ def test_models_are_not_read_elsewhere(run: Path, place: str) -> None:
 
 @pytest.mark.parametrize("kind", ["link", "folder", "deep", "within", "pipe"])
 def test_what_is_no_file_is_not_merged(run: Path, kind: str) -> None:
-    """A merged run may be published, and this machine's files with it."""
+    """Merging refuses links and pipes: a merged run with this machine's files may be published."""
     secret = run.parent / "home"
     secret.mkdir()
     (secret / "key").write_text("secret")

@@ -34,7 +34,7 @@ def compare(train: Any, scores: list[str], **how: Any) -> None:
 
 
 def scalars(folder: Path) -> tuple[dict[str, list[tuple[int, float]]], dict[str, Any]]:
-    """Every number of an event file by tag, and the hyperparameters; by TensorBoard's formats."""
+    """Return an event file's numbers by tag, and hyperparameters, by TensorBoard's formats."""
     from tensorboard.compat.proto.event_pb2 import Event
     from tensorboard.plugins.hparams.plugin_data_pb2 import HParamsPluginData
 
@@ -76,7 +76,7 @@ def test_trials_from_before_the_log_are_in_it_too(tmp_path: Path) -> None:
     compare(train, ["even"], seeds=1, out=out)
     compare(train, ["even"], seeds=2, out=out, log="tensorboard")
     found, _ = scalars(out / "tensorboard" / "even" / "seed0")
-    assert found["train_loss"] == [(1, 1.0)]  # what that trial kept
+    assert found["train_loss"] == [(1, 1.0)]  # the losses that the trial kept
     before = {x: x.read_bytes() for x in (out / "tensorboard").rglob("events*")}
     compare(train, ["even"], seeds=2, out=out, log="tensorboard")
     assert {x: x.read_bytes() for x in (out / "tensorboard").rglob("events*")} == before
@@ -102,7 +102,7 @@ def test_an_attempt_that_failed_is_replaced(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", ["/{elsewhere}", "../../elsewhere", "..", "a/b", ".hidden"])
 def test_curves_stay_in_the_folder_whatever_a_score_is_called(tmp_path: Path, name: str) -> None:
-    """The files of an attempt that did not end are removed; a path would name other files."""
+    """An unfinished attempt loses its files; a name that is a path removes no other files."""
     precious = tmp_path / "elsewhere" / "seed0" / "weights.bin"
     precious.parent.mkdir(parents=True)
     precious.write_text("precious")
@@ -182,8 +182,8 @@ def test_what_is_missing_is_told_in_a_line(
         (
             ("--log", "trackio"),
             "--log: expected one of tensorboard, got 'trackio'",
-        ),  # which there was
-        (("--log", "a:x:b"), "got 'a:x:b'"),  # which rich would draw
+        ),  # a former choice
+        (("--log", "a:x:b"), "got 'a:x:b'"),  # rich would draw a picture
         (("--engine", "slurm"), "--engine: expected one of processes, ray, got 'slurm'"),
         (("--address", "auto"), "--address is that of a Ray cluster; give --engine ray too"),
     ],
@@ -201,7 +201,7 @@ def test_the_packages_are_asked_for_by_their_names() -> None:
 
 
 def test_nothing_is_imported_before_it_is_asked_for() -> None:
-    """By the help, and by a comparison that needs none of it."""
+    """The help and a comparison without options import none of the packages."""
     program = (
         "import sys, anyscore.lab.cli; assert 'scipy' not in sys.modules;"
         "import anyscore.lab.your_model;"

@@ -1,4 +1,4 @@
-"""Several comparisons put together: more trials of the same settings, or other settings."""
+"""Merged comparisons have more trials of the same settings, or trials of other settings."""
 
 from __future__ import annotations
 

@@ -16,7 +16,7 @@ COMMAND = ("compare", "pairs.tsv", "--limit", "30", "--epochs", "1", "--hidden",
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder, beside the table that it was made of; both as they were then."""
+    """Return a copy of the old run, beside the table of its pairs."""
     shutil.copytree(Path(__file__).parent / "old_run", tmp_path, dirs_exist_ok=True)
     monkeypatch.chdir(tmp_path)
     return tmp_path / "run"

@@ -1,4 +1,4 @@
-"""Outcomes and settings of users: whatever they hold beside results is kept, and read again."""
+"""Everything beside results in a user's outcomes and settings is kept and read back."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_facts_take_the_place_of_nothing(tmp_path: Path) -> None:
     ],
 )
 def test_what_could_not_be_read_is_not_kept(tmp_path: Path, others: Any, said: str) -> None:
-    """The first trial says so, and not a report after the last."""
+    """The first trial reports an unreadable outcome, not the report after the last trial."""
     with pytest.raises(TrialFailure, match="every trial failed") as failure:
         run(tmp_path, **others)
     assert said in str(failure.value)

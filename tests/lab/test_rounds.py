@@ -1,4 +1,4 @@
-"""Rounds of trials: what is there is not run again; looks are paid for; time is kept."""
+"""Rounds of trials skip finished trials, spend 5 % over all looks, and keep to the time."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EXACT = Measure("exact_match", "exact match")
 
 
 class Played:
-    """A comparison that is played with made-up trials, on a clock that a trial moves."""
+    """A comparison of made-up trials; each trial moves the clock."""
 
     def __init__(self, folder: Path, plan: Plan, seconds: float, patch: pytest.MonkeyPatch) -> None:
         self.comparison, self.ran, self.verdicts = Comparison(folder), list[Trial](), list[Any]()

@@ -1,4 +1,4 @@
-"""Files are whole or not there, and a folder for a run is empty."""
+"""Files are whole or absent, and a folder for a run is empty."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_a_file_keeps_who_may_read_it(tmp_path: Path, mode: int) -> None:
 def test_a_file_is_never_more_open_than_it_will_be(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A file that is written beside its place is as closed from its first byte on."""
+    """A temporary file has the permissions of the final file from its first byte on."""
     file = tmp_path / "report.html"
     file.touch(0o600)
     modes = []

@@ -1,4 +1,4 @@
-"""A user's own model in the laboratory: whatever the function gives, returns or raises."""
+"""A user's own model runs in the laboratory, with any outcome, return value or exception."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_the_measure_to_judge_by_must_be_among_the_results(tmp_path: Path, form:
 
     with pytest.warns(UserWarning, match="expected results named 'accuracy', got f1; let the"):
         compare(train, ["good", "bad"], seeds=2, out=tmp_path / "named", measure="accuracy")
-    found = compare(train, ["good"], seeds=2, out=tmp_path / "first")  # the first, if none is named
+    found = compare(train, ["good"], seeds=2, out=tmp_path / "first")  # the first result by default
     assert found["verdict"]["standings"][0]["mean"] > 50
 
 
@@ -126,7 +126,7 @@ def test_nothing_but_failures_raises_with_the_first_of_them(tmp_path: Path) -> N
     with pytest.raises(TrialFailure, match="every trial failed; good with seed 0: ValueError: no"):
         compare(fails, ["good", "bad"], seeds=2, out=tmp_path)
     assert len(list((tmp_path / "failures").iterdir())) == 4
-    again = compare(train, ["good", "bad"], seeds=2, out=tmp_path)  # it tries again
+    again = compare(train, ["good", "bad"], seeds=2, out=tmp_path)  # failed trials run again
     assert not [x for x in again["trials"] if "failure" in x]
 
 

@@ -1,4 +1,4 @@
-"""Trains a small model of every kind, by one process or as one of several.
+"""Train a small model of every kind, in one process or as one of several.
 
 python trained_together.py FILE
 """
@@ -19,12 +19,12 @@ from anyscore.lab.train.training import train
 from anyscore.score import SCORES
 
 WORDS = ["ab", "abc", "c", "bcd", "dabcab", "acdb", "bad", "cda", "dcab", "bb", "ca"]
-# The last batch of an epoch is of one pair, and a process has none of it.
+# The last batch of an epoch has one pair, so one process has none.
 SETTINGS = Settings(epochs=2, batch_size=5, hidden=8, dropout=0.0, learning_rate=1e-2)
 
 
 def task(model: str) -> Encoded:
-    """Words to their reverse, their capitals or their lengths."""
+    """Return words to their reverse, their capitals or their lengths."""
     says = {"tagger": str.upper, "classifier": lambda word: str(len(word) % 3)}
     examples = [Example(x, (says.get(model, lambda word: word[::-1])(x),)) for x in WORDS]
     made = Task("words", "Words", "character", examples, examples[:3], examples[3:6])
@@ -32,13 +32,13 @@ def task(model: str) -> Encoded:
 
 
 def trials() -> list[tuple[str, str]]:
-    """Every model with one score, and every score with one model."""
+    """Return every model with one score, and every score with one model."""
     return [*((model, "additive") for model in MODELS if model != "recurrent"),
             *(("recurrent", score) for score in SCORES)]  # fmt: skip
 
 
 def trained(group: Group) -> dict[tuple[str, str], tuple[torch.Tensor, dict[str, torch.Tensor]]]:
-    """By model and score: losses (epochs, 2) in training and validation, and parameters."""
+    """Return losses (epochs, 2) in training and validation, and parameters, by model and score."""
     found = {}
     for name, score in trials():
         settings = replace(SETTINGS, model=name)

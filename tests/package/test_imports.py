@@ -1,4 +1,4 @@
-"""Importing anyscore imports no framework; using one imports no other."""
+"""`import anyscore` imports no framework, and the use of one framework imports no other."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import anyscore
 from helpers.hang import HANG
 
 FRAMEWORKS = {"torch", "torch._dynamo", "jax", "flax", "tensorflow", "keras", "mxnet"}
-"""With PyTorch's compiler, which takes as long to import as PyTorch itself."""
+"""Frameworks, and PyTorch's compiler: its import takes as long as PyTorch's."""
 HEAVY = FRAMEWORKS | {"matplotlib", "rich", "sympy", "typer"}
 
 ONES = {
@@ -45,7 +45,7 @@ print(*{name.partition(".")[0] for name in sys.modules}, *{"torch._dynamo"} & {*
 
 
 def heavy_modules_after(*steps: str) -> list[set[str]]:
-    """The modules of HEAVY that a fresh interpreter has after each of these steps."""
+    """Return the modules of HEAVY in a fresh interpreter after each of these steps."""
     done = subprocess.run(
         [sys.executable, "-c", "".join(step + SAY for step in steps)],
         capture_output=True, text=True, check=True, timeout=HANG,
@@ -57,7 +57,7 @@ def heavy_modules_after(*steps: str) -> list[set[str]]:
 
 
 def test_these_tests_can_fail() -> None:
-    """An import would be seen, also one inside a package, as `import torch` in a file of ours."""
+    """These tests see imports, also inside a package, such as `import torch` in anyscore."""
     found = heavy_modules_after("import anyscore", "import rich", "import matplotlib")
     assert found == [set(), {"rich"}, {"rich", "matplotlib"}]
 
@@ -67,14 +67,14 @@ def test_these_tests_can_fail() -> None:
     [pytest.param(x, marks=pytest.mark.slow) if x in ("jax", "tensorflow") else x for x in ONES],
 )
 def test_a_tensor_s_framework_is_imported_and_no_other(name: str) -> None:
-    """Neither by anyscore itself, a fused call, one of the definition nor its layers."""
+    """No other framework is imported by anyscore, a fused call, the definition or the layers."""
     fronts = FRONTS.get(name, {})
     own = f"{ONES[name]}\nones(2)"
     imports = [f"import {front}" for front in fronts]
     nothing, brought, called, *layers = heavy_modules_after("import anyscore", own, CALL, *imports)
     assert nothing == set()
     assert called == brought
-    if name != "tensorflow":  # which looks for others by itself
+    if name != "tensorflow":  # TensorFlow looks for others
         assert brought == {name} - {"numpy"}
     assert [modules & FRAMEWORKS for modules in layers] == list(fronts.values())
 
@@ -85,7 +85,7 @@ BY_NAME = {
     "lab/prove/names.py": "the findings, of which one is loaded",
     "lab/data/parquet.py": "pyarrow, an extra",
 }
-"""The files that import by a name, which no linter of imports sees, and what they import."""
+"""Files with imports by name, which no linter sees, and the imported modules."""
 
 
 def test_imports_that_no_linter_sees() -> None:

@@ -1,4 +1,4 @@
-"""What an installation from source is like, with a C++ compiler and without."""
+"""An installation from source works with a C++ compiler and without."""
 
 from __future__ import annotations
 
@@ -36,13 +36,13 @@ assert anyscore.attention(x, x, x, score=anyscore.Gaussian()).shape == (2, 3, 5)
     shutil.which(os.environ.get("CXX") or "c++") is None, reason="there is no C++ compiler"
 )
 def test_where_there_is_a_compiler_there_is_a_core() -> None:
-    """An installation goes on without the core if that cannot be built: here it must not."""
+    """With a compiler the core is built; an installation would also end without the core."""
     assert cpu.problem() is None
 
 
 @pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
 def test_headers_come_with_the_core() -> None:
-    """Pairs of a user's own are compiled against them."""
+    """The installed core has the headers, since a user's pairs are compiled against them."""
     beside = Path(cpu._core.__file__).parent / "csrc"
     kept = [path for path in (ROOT / "csrc").glob("*/*.h") if path.parent.name != "bindings"]
     for path in [*kept, ROOT / "csrc/runtime/memory.cpp"]:
@@ -52,7 +52,7 @@ def test_headers_come_with_the_core() -> None:
 
 @pytest.fixture(scope="module")
 def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the sources without what lies beside them: a build walks through all there is."""
+    """Return a copy of the sources alone, since a build walks through all files beside them."""
     folder = tmp_path_factory.mktemp("source") / "anyscore"
     copied(ROOT, folder)
     (folder / "build").mkdir()
@@ -70,7 +70,7 @@ def test_without_a_compiler_the_reference_works(source: Path, tmp_path: Path) ->
     installed = tmp_path / "installed"
     shutil.unpack_archive(wheel, installed, "zip")
     numpy = next(path for path in sys.path if (Path(path) / "numpy" / "__init__.py").exists())
-    # -S: without the packages of the environment, and so without this one.
+    # -S: without the packages of the environment, anyscore included.
     subprocess.run([sys.executable, "-S", "-c", WITHOUT, str(installed), numpy], check=True)
 
 

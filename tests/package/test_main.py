@@ -1,4 +1,4 @@
-"""`anyscore` where the laboratory is not installed."""
+"""The command `anyscore` without the laboratory installed."""
 
 import subprocess
 import sys

@@ -1,4 +1,4 @@
-"""Versions: what the package asks for, and what its own environments are made of."""
+"""Versions in the package's requirements and in the pins of its environments."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ EXTRAS: dict[str, list[str]] = PROJECT["project"]["optional-dependencies"]
 
 
 def pins(name: str) -> dict[str, str]:
-    """The versions of a file of constraints, by package."""
+    """Return the versions in a file of constraints, by package."""
     lines = (ROOT / name).read_text(encoding="utf-8").splitlines()
     of_packages = (Requirement(line) for line in lines if line and not line.startswith("#"))
     return {canonicalize_name(x.name): str(x.specifier).removeprefix("==") for x in of_packages}
 
 
 def asked(*extras: str) -> Iterator[Requirement]:
-    """The requirements of the package with some extras, without the package itself."""
+    """Yield the requirements of the package with some extras, without the package itself."""
     for text in (x for extra in extras for x in EXTRAS[extra]):
         requirement = Requirement(text)
         if requirement.name == "anyscore":
@@ -41,13 +41,13 @@ def asked(*extras: str) -> Iterator[Requirement]:
 @pytest.mark.parametrize(
     ("extra", "package", "version"),
     [
-        # A file of theirs runs code as it is loaded, where the loader was asked to run none.
+        # A file runs code while it is loaded, although the loader was asked to run none.
         ("torch", "torch", "2.5.1"),
         ("keras", "keras", "3.8.0"),
         ("keras", "keras", "3.10.0"),
         ("keras", "keras", "3.12.0"),
         ("keras", "keras", "3.13.1"),
-        # A link in the place of a lock has what it leads to emptied.
+        # If a lock is a link, the target of the link is emptied.
         ("lab", "filelock", "3.20.2"),
     ],
 )
@@ -76,7 +76,7 @@ def test_rivals_of_benchmarks_are_pinned() -> None:
 
 
 def test_what_a_build_runs_is_pinned() -> None:
-    """Its requirements and theirs, but jaxlib's, of which headers alone are read."""
+    """A build's packages are pinned, but not jaxlib's requirements: only its headers are read."""
     pinned = pins("constraints-build.txt")
     for text in PROJECT["build-system"]["requires"]:
         requirement = Requirement(text)

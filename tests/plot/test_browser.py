@@ -40,7 +40,7 @@ ENCODER, DECODER = weights(2, 3, 5, 5), weights(2, 2, 4, 5)
 
 @pytest.fixture
 def open_page(open_file: Open, tmp_path: Path) -> Open:
-    """Opens a page of weights."""
+    """Return a function that opens a page of weights."""
     numbers = itertools.count()
 
     def opened(
@@ -87,7 +87,7 @@ PIXEL = """(canvas, [x, y]) => {
 
 
 def pixel(page: Page, selector: str, row: int, column: int) -> int:
-    """How far a pixel of a small picture is from white, of 765."""
+    """Return the distance of a picture's pixel from white, at most 765."""
     return int(page.locator(selector).evaluate(PIXEL, [column, row]))
 
 
@@ -137,7 +137,7 @@ def test_what_was_chosen_keeps_its_number(open_page: Open) -> None:
     assert page.locator("#head option").all_inner_texts() == ["1", "3"]
     wanted = ["\u22122", "\u22121", "\u22122, call 2", "\u22121, call 2"]
     assert page.locator("#example option").all_inner_texts() == wanted
-    page.get_by_role("button", name="encoder, head 3").click()  # which there is
+    page.get_by_role("button", name="encoder, head 3").click()  # head 3 exists
 
 
 def test_all_heads_are_small_pictures(open_page: Open) -> None:
@@ -240,7 +240,7 @@ def test_themes_and_paper(open_page: Open) -> None:
     page.wait_for_function("matchMedia('print').matches")
     assert min(colour(page, "html", "background-color")) > 230
     drawn = f"light => ({PIXEL})(document.querySelector('#scale'), [5, 0]) === light"
-    page.wait_for_function(drawn, arg=light)  # a moment after the page knows of the paper
+    page.wait_for_function(drawn, arg=light)  # a moment after the change of media
     assert page.pdf(format="A4").startswith(b"%PDF")
 
 

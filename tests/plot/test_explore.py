@@ -1,4 +1,4 @@
-"""The page of recorded weights, as a file: what it holds, how large it is, what it refuses."""
+"""The page of recorded weights as a file: content, size and refusals."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_it_holds_all_weights_to_the_error_that_it_states(tmp_path: Path) -> Non
 
 
 def test_twelve_layers_of_eight_heads_and_sixty_tokens_are_small(tmp_path: Path) -> None:
-    """Even five examples of them."""
+    """The page of one example is below 1 MB, the page of five below 5 MB."""
     tokens = [f"token{i}" for i in range(60)]
     for examples, most in ((1, 1e6), (5, 5e6)):
         layers = {f"encoder.layers.{i}.self_attn": weights(examples, 8, 60, 60) for i in range(12)}

@@ -1,4 +1,4 @@
-"""Heatmaps: what is drawn, for arrays of any framework and tokens of any script."""
+"""Heatmaps draw arrays of any framework and tokens of any script."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from anyscore.plot.heatmaps import show_heatmaps
 
 
 def panels(figure: Any) -> list[Any]:
-    """The heatmaps of a figure, without its colour bar."""
+    """Return the heatmaps of a figure, without the colour bar."""
     return [axes for axes in figure.axes if axes.get_label() != "<colorbar>"]
 
 
@@ -101,7 +101,7 @@ def test_a_font_is_found_by_its_glyphs(monkeypatch: pytest.MonkeyPatch) -> None:
     import matplotlib as mpl
     from matplotlib import font_manager
 
-    # Of the fonts that come with matplotlib, the usual one of this test has no Cyrillic.
+    # The font cmr10 of matplotlib has no Cyrillic; another font of matplotlib has.
     monkeypatch.setitem(mpl.rcParams, "font.family", ["cmr10"])
     monkeypatch.setitem(mpl.rcParams, "axes.unicode_minus", False)
     monkeypatch.setitem(mpl.rcParams, "axes.formatter.use_mathtext", True)
@@ -147,7 +147,7 @@ def test_the_figure_is_the_callers_alone() -> None:
     figure = show_heatmaps(np.ones((2, 3)), "Keys", "Queries", figsize=(3, 4))
     assert pyplot.get_fignums() == []
     assert tuple(figure.get_size_inches()) == (3, 4)
-    assert figure._repr_png_().startswith(b"\x89PNG")  # what a notebook shows
+    assert figure._repr_png_().startswith(b"\x89PNG")  # a notebook shows this picture
     assert len(panels(pickle.loads(pickle.dumps(figure)))) == 1
 
 

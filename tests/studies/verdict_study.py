@@ -1,11 +1,11 @@
-"""Is a verdict to be trusted? Trains scores that are the same, and counts how often they "differ".
+"""Can a verdict be trusted? The study trains equal scores and counts how often they "differ".
 
 python tests/studies/verdict_study.py train FOLDER --jobs 2     (half an hour on two cores)
 python tests/studies/verdict_study.py page FOLDER > docs/verdict_study.md
 
-A/A: additive against concat, one function class with other first parameters; and additive against
+A/A: additive against concat, one function class with other initial parameters; and additive against
 additive with other seeds, under another name. A/B: additive against scaled_dot; and additive
-against additive with other seeds, so many points of whose right answers are made wrong.
+against additive with other seeds, with some points of right answers made wrong.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ def made(name: str, pairs: list[tuple[str, str]]) -> Task:
     return Task(name, name, "word", *parts)
 
 
-# By name: the task, and how many epochs. Where training is short, seeds differ by much.
+# Name → (task, epochs). After short training, seeds differ much.
 TASKS = {
     "reversed strings": (reversed_strings, 8),
     "numbers in words": (numbers, 8),
@@ -81,7 +81,7 @@ TASKS = {
 
 
 def train(folder: Path, jobs: int) -> None:
-    """Trials of each task: enough for comparisons that share none."""
+    """Run trials of each task, enough for comparisons without shared trials."""
     scores = {"additive": 2 * SEEDS, "concat": SEEDS, "scaled_dot": SEEDS}
     for name, (task, epochs) in TASKS.items():
         data = encode(task())
@@ -98,7 +98,7 @@ def train(folder: Path, jobs: int) -> None:
 
 
 def named(trials: Sequence[Finished], score: str, seeds: Sequence[int], name: str = "") -> Any:
-    """Trials of a score with these seeds, as if of another name with seeds 0, 1, …."""
+    """Return trials of a score with these seeds, renamed to `name` and seeds 0, 1, …."""
     by_seed = {x.trial.seed: x for x in trials if x.trial.score == score}
     return [replace(by_seed[seed], trial=Trial(name or score, n)) for n, seed in enumerate(seeds)]
 
@@ -115,7 +115,7 @@ KINDS = {
 
 
 def apart(size: int) -> Iterator[tuple[int, ...]]:
-    """Seeds of comparisons that share no trial."""
+    """Yield seeds of comparisons that share no trial."""
     for first in range(0, SEEDS - size + 1, size):
         yield tuple(range(first, first + size))
 
@@ -144,7 +144,7 @@ def grown(a: Any, b: Any) -> bool:
 
 
 def spoil(trials: Any, points: float) -> Any:
-    """Return the trials with so many points of right answers made wrong, drawn for each anew."""
+    """Return the trials with `points` of right answers made wrong, drawn anew for each trial."""
     found = []
     for one in trials:
         right = one.measures["exact_match"].copy()
@@ -156,9 +156,10 @@ def spoil(trials: Any, points: float) -> Any:
 
 
 def at_best(points: float, spread: float, seeds: int) -> float:
-    """How often a t-test over seeds finds a difference, if seeds have this standard deviation.
+    """Return the power of a t-test over seeds, if seeds have this standard deviation.
 
-    P(|Z + shift| > bound · √(V / freedom)), Z normal, V chi-squared: the mean over V's quantiles.
+    The power is P(|Z + shift| > bound · √(V / freedom)), with Z normal and V chi-squared: the mean
+    over V's quantiles.
     """
     freedom, shift = seeds - 1, points / spread * np.sqrt(seeds)
     v = stats.chi2.ppf((np.arange(4000) + 0.5) / 4000, freedom)
@@ -167,7 +168,7 @@ def at_best(points: float, spread: float, seeds: int) -> float:
 
 
 def reached(trials: Sequence[Finished], score: str) -> npt.NDArray[np.float64]:
-    """Points of each trial of a score, by seed."""
+    """Return the points of each trial of a score, by seed."""
     found = sorted((x for x in trials if x.trial.score == score), key=lambda x: x.trial.seed)
     return 100 * np.array([x.measures["exact_match"].mean() for x in found])
 
@@ -220,7 +221,7 @@ def page(folder: Path) -> str:
 
 
 def _real(found: dict[str, list[Finished]]) -> list[str]:
-    """The part on two scores that differ."""
+    """Return the page's part on two scores that differ."""
     lines = [
         "## Two scores that differ (A/B)",
         "",
@@ -249,7 +250,7 @@ def _real(found: dict[str, list[Finished]]) -> list[str]:
 
 
 def _known(found: dict[str, list[Finished]]) -> list[str]:
-    """The part on differences that were made."""
+    """Return the page's part on made differences."""
     lines = [
         "## Known differences (A/B)",
         "",

@@ -1,11 +1,11 @@
-"""A page whose examples run: read, run for one framework, compared with what the page says.
+"""Run the examples of a page for one framework, and compare with the page's expected text.
 
     python page.py PAGE FRAMEWORK
-    python page.py --serve FRAMEWORK    (and the pages by lines: see `serve`)
+    python page.py --serve FRAMEWORK    (pages come by lines: see `serve`)
 
 An example is one block marked `python numpy`, which every framework runs, or a row of blocks, one
-for each framework. A `text` block after it is what every block of it prints; without one it prints
-nothing.
+for each framework. Every block of an example prints the `text` block after the example; without a
+`text` block, an example prints nothing.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 FRAMEWORKS = {"pytorch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow", "mxnet": "MXNet"}
-"""The marks of blocks, in the order of a row, and the comments that begin them for readers."""
+"""The marks of blocks in the order of a row, and the comment that begins each block."""
 
 _FENCED = re.compile(r"^```(?P<info>[^`\n]*)\n(?P<source>.*?)^```$", re.DOTALL | re.MULTILINE)
 _NUMBER = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)")
@@ -32,7 +32,7 @@ _NUMBER = re.compile(r"([-+]?(?:\d+\.?\d*|\.\d+)(?:e[-+]?\d+)?)")
 
 @dataclass(frozen=True)
 class Block:
-    """Lines of the page; the first has the number `line`."""
+    """Lines of the page; `line` is the number of the first."""
 
     line: int
     source: str
@@ -40,22 +40,22 @@ class Block:
 
 @dataclass
 class Example:
-    """Blocks by mark, and what each of them prints."""
+    """Blocks by mark, and the text that each block prints."""
 
     blocks: dict[str, Block] = field(default_factory=dict)
     expected: Block | None = None
 
     def next_in(self, mark: str) -> bool:
-        """Whether a block with this mark may follow in the row."""
+        """Return whether a block with this mark may follow in the row."""
         own = [*FRAMEWORKS]
         same = self.expected is None and "numpy" not in self.blocks and mark in own
         return same and all(own.index(mark) > own.index(before) for before in self.blocks)
 
 
 def read(text: str) -> list[Example]:
-    """The examples of a page, in order.
+    """Return the examples of a page, in order.
 
-    Raises ValueError: a Python block without a known mark, or expected text with nothing before it.
+    Raises ValueError: a Python block without a known mark, or expected text without an example.
     """
     examples: list[Example] = []
     for found in _FENCED.finditer(text):
@@ -76,7 +76,7 @@ def read(text: str) -> list[Example]:
 
 
 def agree(expected: str, printed: str) -> bool:
-    """Whether two texts are the same but for white space and the rounding of fractions."""
+    """Return whether two texts are equal up to white space and the rounding of fractions."""
     ours, theirs = _NUMBER.split(expected), _NUMBER.split(printed)
     if _words(ours) != _words(theirs):
         return False
@@ -84,12 +84,12 @@ def agree(expected: str, printed: str) -> bool:
 
 
 def _words(parts: list[str]) -> list[str]:
-    """What stands between numbers."""
+    """Return the texts between numbers, without white space."""
     return ["".join(x.split()) for x in parts[::2]]
 
 
 def _close(x: str, y: str) -> bool:
-    """Four decimals, of which the last may differ by one; whole numbers must be the same."""
+    """Return whether fractions agree to four decimals, the last within one; integers exactly."""
     if x.isdigit() and y.isdigit():
         return x == y
     return math.isclose(float(x), float(y), rel_tol=1e-4, abs_tol=1.5e-4)
@@ -98,7 +98,7 @@ def _close(x: str, y: str) -> bool:
 def run(path: Path, framework: str) -> None:
     """Run the blocks of a framework, in order and in one namespace.
 
-    Raises AssertionError, with the line of the page: a block printed something else.
+    Raises AssertionError with the line of the page: a block printed other text.
     """
     namespace: dict[str, Any] = {"__name__": "page"}
     for example in read(path.read_text(encoding="utf-8")):
@@ -121,18 +121,18 @@ IMPORTED = {
     "tensorflow": ["tensorflow", "keras"],
     "mxnet": ["mxnet"],
 }
-"""Modules that pages import, and that take long."""
+"""Modules that pages import and that load slowly."""
 
 
 def serve(framework: str) -> None:
-    """Run pages, each in a process of its own: a fork of this one, which has imported much.
+    """Run each page in a fork of this process, which has imported the slow modules.
 
-    It reads lines of JSON: page, folder to run in, file for all that is written. For each that has
-    run it writes a line with the exit code.
+    Read lines of JSON: page, folder to run in, file for all output. Write a line with the exit code
+    of each page.
     """
     for name in ("anyscore", "matplotlib.figure", *IMPORTED[framework]):
         importlib.import_module(name)
-    gc.freeze()  # what is imported is shared, as long as nobody writes to it
+    gc.freeze()  # forks share the imports until a process writes to them
     for line in sys.stdin:
         path, folder, written = json.loads(line)
         child = os.fork()

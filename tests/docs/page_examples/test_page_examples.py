@@ -1,4 +1,4 @@
-"""The pages of docs/ whose examples run in each framework; and whether a mistake is noticed.
+"""The examples of docs/ print the text of their pages in each framework; a mistake is noticed.
 
 pytest tests/docs/page_examples -k "not mxnet"      # and -k mxnet, in an environment with MXNet
 """
@@ -28,7 +28,7 @@ QUIET = {
     "KERAS_BACKEND": "tensorflow",
     "TF_CPP_MIN_LOG_LEVEL": "3",
     "JAX_PLATFORMS": "cpu",
-    "OMP_NUM_THREADS": "1",  # several wait for each other where other tests run beside them
+    "OMP_NUM_THREADS": "1",  # several threads wait for each other while other tests run
 }
 
 
@@ -45,7 +45,7 @@ def run(path: Path, framework: str, folder: Path) -> subprocess.CompletedProcess
 
 @dataclass
 class Server:
-    """Runs pages for one framework, which is imported once: that takes longer than most pages."""
+    """Run pages for one framework, imported once: the import takes longer than most pages."""
 
     framework: str
 
@@ -63,7 +63,7 @@ class Server:
         self.process.communicate()
 
     def run(self, path: Path, folder: Path) -> None:
-        """Run a page in a process of its own. Raises AssertionError: it failed."""
+        """Run a page in a process of its own. Raises AssertionError: the page failed."""
         inside = folder / "inside"
         inside.mkdir()
         asked = json.dumps([str(path), str(inside), str(folder / "written")])

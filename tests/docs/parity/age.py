@@ -1,4 +1,4 @@
-"""Say how old docs/parity.md is: when it was measured, how many commits ago, and what it lacks.
+"""Print the age of docs/parity.md in days and commits, and the names that the page lacks.
 
 PYTHONPATH=tests/helpers:tests/docs python -m parity.age
 """
@@ -20,13 +20,13 @@ SOURCES = "src/anyscore", "csrc", ":!src/anyscore/lab"
 
 
 def age(text: str, today: date) -> int | None:
-    """Days since the page was measured, as it says itself; None if it does not say."""
+    """Return the days since the measurement of the page; None if the page has no date."""
     found = re.search(re.escape(MEASURED).replace(r"\{\}", r"(\d{4}-\d\d-\d\d)"), text)
     return None if found is None else (today - date.fromisoformat(found[1])).days
 
 
 def lacking(text: str) -> list[str]:
-    """Name the scores, masks and extras of the tables that the page does not show."""
+    """Return the scores, masks and extras of the tables that the page does not show."""
     lines = text.splitlines()
     shown = {line.split("|")[1] for line in lines if line.startswith("|")}
     shown |= {name for line in lines if line.startswith("|mask, heads") for name in line.split("|")}
@@ -35,7 +35,7 @@ def lacking(text: str) -> list[str]:
 
 
 def git(*arguments: str) -> str:
-    """Return the output of git; nothing where there is no checkout."""
+    """Return the output of git; an empty string without a checkout."""
     command = ["git", "-C", str(ROOT), *arguments]
     try:
         return subprocess.run(command, capture_output=True, text=True).stdout.strip()

@@ -1,8 +1,7 @@
-"""What is exact of an extra, how far plain operations are from it, and what its terms bring along.
+"""Exact results of an extra, errors of plain operations, and roundings of the terms of gradients.
 
-Scores are the oracle's: by loops for values, one query at a time for gradients. What is made of
-them is written here, from the definitions, once: in float64 it is what is exact, in the dtype of a
-cell it is what a user would write.
+Scores come from the oracle: by loops for values, one query at a time for gradients. The definitions
+here turn scores into results: exact results in float64, a user's results in the dtype of a cell.
 """
 
 from __future__ import annotations
@@ -29,7 +28,7 @@ def exact(row: Row, dtype: str) -> Arrays:
 
 
 def exact_of(row: Row, given: Arrays) -> Arrays:
-    """Results and gradients of a row with these numbers."""
+    """Return results and gradients of a row with the inputs `given`."""
     extra = EXTRAS[row[3]]
     tensors, score = made(row, given, np.asarray)
     leaves = leaves_of(*tensors, score)
@@ -53,11 +52,11 @@ def plainly(row: Row, dtype: str) -> Tensors:
 
 
 def terms(row: Row) -> dict[str, float]:
-    """As `oracle_gradients.largest_terms`: four roundings for each term of a sum.
+    """Return four roundings for each term of a sum, as `oracle_gradients.largest_terms`.
 
-    The terms of a logit's gradient are those below. Times the slopes of the functions around a
-    score they are those of the score; and, summed as each tensor of the extra is spread, its own,
-    for no two slopes of such a tensor differ in sign.
+    `_terms_of_logits` gives the terms of a logit's gradient. The terms of a score's gradient are
+    these times the slopes of the functions around the score. The terms of an extra's gradient are
+    the same terms, summed as the tensor is spread: no two slopes of a tensor differ in sign.
     """
     given, extra = clean(row, "float32"), EXTRAS[row[3]]
     tensors, score = made(row, given, np.asarray)
@@ -80,11 +79,12 @@ def terms(row: Row) -> dict[str, float]:
 
 
 def _terms_of_logits(row: Row, found: Tensors, value: Tensor, own: Tensors) -> tuple[Any, Any]:
-    """The sizes of the terms of the gradients of logits (..., T_q, T_k), and of sinks (..., T_q).
+    """Return the sizes of the terms of gradients: logits (..., T_q, T_k) and sinks (..., T_q).
 
-    Of weights P, with a = |dO| · |v| + |dP|: P (a + |dO| · |O| + |dlse| + Σ P |dP|) of the softmax,
-    P (1 − P) a of the sigmoid, g (a + Σ g a / Σ g) of the sparse ones. Of scores |ds|, of
-    logarithms of weights |dl| + P Σ |dl|.
+    With weights P and a = |dO| · |v| + |dP|, the terms of a logit are
+    P (a + |dO| · |O| + |dlse| + Σ P |dP|) for the softmax, P (1 − P) a for the sigmoid, and
+    g (a + Σ g a / Σ g) for sparse weights. A gradient of scores adds |ds|; a gradient of
+    log-weights adds |dl| + P Σ |dl|.
     """
     up = {name: torch.tensor(x).abs() for name, x in upstream(row).items()}
     normalizer, P = EXTRAS[row[3]].options.get("normalizer", "softmax"), found["weights"]
@@ -111,7 +111,7 @@ def _terms_of_logits(row: Row, found: Tensors, value: Tensor, own: Tensors) -> t
 
 
 def _recorded(row: Row, leaves: Tensors, score: Any) -> Tensor:
-    """The scores (..., T_q, T_k) in float64, 0 where not attended, with their derivatives."""
+    """Return the scores (..., T_q, T_k) in float64, 0 where masked, recorded for gradients."""
     c, formula = of(row), formula_of(score)
     zeros, rows = torch.zeros(c.shape.keys, dtype=torch.float64), {}
     given = {"value": leaves["key"], **leaves}
@@ -127,14 +127,14 @@ def _both(masking: dict[str, Any]) -> dict[str, Any]:
 
 
 def _of_heads(row: Row, value: Tensor) -> Tensor:
-    """The value with all leading dimensions of the output."""
+    """Return the value with all leading dimensions of the output."""
     lead = of(row).shape.lead
     places = [oracle.place(tuple(value.shape[:-2]), n, lead) for n in np.ndindex(*lead)]
     return torch.stack([value[at] for at in places]).reshape(*lead, *value.shape[-2:])
 
 
 def weigh(row: Row, s: Tensor, value: Tensor, own: Tensors) -> Tensors:
-    """All results of a matrix of scores; the value with the heads of the query."""
+    """Return all results of a matrix of scores; the value has the heads of the query."""
     keep, normalizer = (
         torch.as_tensor(kept(row)),
         EXTRAS[row[3]].options.get("normalizer", "softmax"),
@@ -152,7 +152,7 @@ def weigh(row: Row, s: Tensor, value: Tensor, own: Tensors) -> Tensors:
 
 
 def _softmax(x: Tensor, keep: Tensor, sink: Tensor | None) -> Tensors:
-    """Weights, their logarithms and the log-sum-exp; a sink is one more logit."""
+    """Return weights, log-weights and log-sum-exp; a sink is one more logit."""
     top = torch.where(keep, x, -torch.inf).detach().amax(-1, keepdim=True)
     if sink is not None:
         top = torch.maximum(top, sink.detach()[..., None])
@@ -169,8 +169,10 @@ def _softmax(x: Tensor, keep: Tensor, sink: Tensor | None) -> Tensors:
 
 
 def _sparse(x: Tensor, keep: Tensor, power: int) -> Tensor:
-    """max(x / power − τ, 0)^power, by sorting: Martins & Astudillo 2016, algorithm 1 (sparsemax);
-    Peters, Niculae & Martins 2019, algorithm 2 (entmax15).
+    """Return max(x / power − τ, 0)^power, with τ by sorting.
+
+    Sources: Martins & Astudillo 2016, algorithm 1 (sparsemax); Peters, Niculae & Martins 2019,
+    algorithm 2 (entmax15).
     """
     z = torch.where(keep, x, -torch.inf)
     top = z.detach().amax(-1, keepdim=True)

@@ -1,9 +1,10 @@
-"""One cell: a row in a dtype, by an implementation, in a framework; held against what is exact.
+"""One cell: a row in a dtype, an implementation and a framework, compared with exact results.
 
-Errors are in units of the dtype's eps times the largest entry of the exact result. Allowed are, as
-in `budget`, twice the error of plain operations and a band of roundings; for gradients, whose sums
-may cancel, the roundings of their terms as well, and for those of values that of the log-sum-exp,
-from which the backward makes the weights again (docs/kernel.md).
+Errors are in units of the dtype's eps times the largest entry of the exact result. As in `budget`,
+a result may be off by twice the error of plain operations and a band of roundings. Sums of
+gradients may cancel: a gradient may also be off by the roundings of its terms. The backward
+recomputes weights from the log-sum-exp (docs/kernel.md). A gradient of values may therefore be off
+by the rounding of the log-sum-exp, too.
 """
 
 from __future__ import annotations
@@ -34,19 +35,19 @@ from parity.rows import (
 
 IMPLEMENTATIONS = ("reference", "fused")
 WIDE = ("lse", "scores", "log_weights")
-"""Results that are float32 where inputs are of half precision."""
+"""Results that are float32 for inputs of half precision."""
 BANDS = {"float32": BAND, "float64": BAND, "float16": 4, "bfloat16": 4}
-"""Roundings that a result may be off: half precision accumulates in float32, so few are its own."""
+"""Allowed roundings of a result: few in half precision, which accumulates in float32."""
 ROUND_FACTORS = ("W", "W_q", "W_k", "w_q")
-"""Parameters whose scores round something in half precision before they add it up in float32."""
+"""Parameters whose scores round factors in half precision before the sum in float32."""
 
 
 @dataclass
 class Cell:
-    """errors: multiples of eps by name, gradients' among them. used: the largest share of a budget.
+    """errors: multiples of eps of results and gradients. used: the largest share of a budget.
 
-    outside: what is wrong, in words. refused: why it was not run. nan: whether something is NaN
-    that nobody attends. empty: whether some queries attend nothing.
+    outside: the mistakes, in words. refused: the reason if the cell did not run. nan: True if
+    masked inputs are NaN. empty: True if the mask leaves queries without keys.
     """
 
     row: Row
@@ -60,13 +61,13 @@ class Cell:
     refused: str | None = None
 
     def judge(self, name: str, actual: Any, dtype: str, expected: Expected) -> None:
-        """One result or gradient, which must be of that dtype."""
+        """Record the error of one result or gradient, which must have that dtype."""
         exact, eps = expected.exact[name], EPS[self.dtype]
         allowed = 2 * expected.plain.get(name, 0.0) + eps * BANDS[self.dtype] * size(exact)
         allowed += self.eps_of_terms() * expected.terms.get(name, 0.0)
         if (
             name == "gradient of value" and "lse" in expected.exact
-        ):  # of weights made again from a rounded log-sum-exp
+        ):  # weights come from a rounded log-sum-exp
             wide = "float32" if self.dtype in HALVES else self.dtype
             allowed += EPS[wide] * size(expected.exact["lse"]) * size(exact)
         try:
@@ -82,7 +83,7 @@ class Cell:
         self.used = max(self.used, _ratio(off, allowed))
 
     def eps_of_terms(self) -> float:
-        """That of the dtype in which terms of gradients are computed and added up."""
+        """Return the eps of the dtype that computes and adds up the terms of gradients."""
         score = of(self.row).score
         rounds = any(score.shapes.get(name) for name in ROUND_FACTORS)
         rounds = rounds or score.kind in ("Cosine", "SquaredProduct")
@@ -90,12 +91,12 @@ class Cell:
 
 
 def _ratio(off: float, unit: float) -> float:
-    """off / unit; of nothing, nothing."""
+    """Return off / unit; 0 if both are 0."""
     return 0.0 if off == 0 else off / unit if unit else math.inf
 
 
 def _assert_zeros(name: str, actual: Any, row: Row) -> None:
-    """Where it is 0 because nothing is attended, it is 0 and not small."""
+    """Assert that a result is exactly 0 where nothing is attended."""
     if name == "weights":
         some = kept(row)
     elif name == "output":
@@ -109,14 +110,14 @@ def _assert_zeros(name: str, actual: Any, row: Row) -> None:
 
 
 def _edges(f: Framework, keep: np.ndarray) -> Edges:
-    """Make edges from the keys that the first problem attends, in any order."""
+    """Return the edges of the keys that the first problem attends, in random order."""
     pairs = np.argwhere(keep.reshape(-1, *keep.shape[-2:])[0])
     pairs = np.random.default_rng(0).permutation(pairs)
     return Edges.from_index(f.array(pairs[:, ::-1].T.copy()), keep.shape[-2])
 
 
 def measure(f: Framework, row: Row, dtype: str, impl: str, expected: Expected) -> Cell:
-    """Values without recording, the output alone too, whose way may be another; then gradients."""
+    """Measure values without recording, the output alone (its path may differ), and gradients."""
     cell = Cell(row, dtype, impl, has_padding(row), has_empty_rows(row))
     extra, wide = EXTRAS[row[3]], "float32" if dtype in HALVES else dtype
     inputs = {name: f.array(x, dtype) for name, x in padded(row, dtype).items()}
@@ -142,11 +143,11 @@ def measure(f: Framework, row: Row, dtype: str, impl: str, expected: Expected) -
             found, slopes = f.gradients(partial(call, names=extra.losses), inputs, times)
         results += zip(extra.losses, found, strict=True)
         results += [(f"gradient of {name}", x) for name, x in slopes.items()]
-        results = [(name, f.numbers(x)) for name, x in results]  # MXNet computes no earlier
+        results = [(name, f.numbers(x)) for name, x in results]  # MXNet computes only here
     except NotImplementedError as refusal:
         cell.refused = str(refusal)
         return cell
-    except Exception as problem:  # whatever it is, it belongs on the page
+    except Exception as problem:  # the page shows any exception
         text = f"{type(problem).__name__}: {' '.join(str(problem).split())[:300]}"
         f.settle()
         if (row[0], dtype) in f.refusals or row[3] in f.lacks:

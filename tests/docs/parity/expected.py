@@ -1,8 +1,8 @@
-"""What is exact in each row, by the float64 oracle, and how far plain operations are from it.
+"""Exact results of each row, by the float64 oracle, and the errors of plain operations.
 
-Exact are the results on the rounded inputs. Plain is the same formula as a user would write it in
-PyTorch, in the dtype of the cell and on inputs without NaN. Both are computed once and written to a
-file, which frameworks then read that live where there is no PyTorch.
+Exact results are those of the rounded inputs. Plain operations are a user's formula in PyTorch, in
+the dtype of the cell and on inputs without NaN. Both are computed once and written to a file;
+environments without PyTorch read the file.
 """
 
 from __future__ import annotations
@@ -23,10 +23,10 @@ from parity.rows import ROWS, Arrays, Row
 
 @dataclass(frozen=True)
 class Expected:
-    """Of a row in a dtype, by name: exact results and gradients, and the errors of plain ones.
+    """Exact results and gradients of a row in a dtype by name, and errors of plain operations.
 
-    A gradient is named "gradient of query". terms: roundings that its terms bring along where they
-    cancel, see `oracle_gradients.largest_terms`.
+    A gradient is named "gradient of query". terms: roundings of the terms of a gradient, which may
+    cancel; see `oracle_gradients.largest_terms`.
     """
 
     exact: Arrays
@@ -35,14 +35,14 @@ class Expected:
 
 
 def of(row: Row, dtype: str) -> Expected:
-    exact = _exact(row, "float32" if dtype == "float64" else dtype)  # which have the same inputs
+    exact = _exact(row, "float32" if dtype == "float64" else dtype)  # both have the same inputs
     found = _source(row).plainly(row, dtype)
     errors = {name: error(x.detach(), exact[name]) for name, x in found.items()}
     return Expected(exact, errors, _terms(row))
 
 
 def _source(row: Row) -> Any:
-    """Import what computes a row, which needs PyTorch."""
+    """Return the module that computes a row; the module needs PyTorch."""
     return import_module("parity.beyond" if row[3] else "parity.textbook")
 
 
@@ -59,7 +59,7 @@ def _terms(row: Row) -> dict[str, float]:
 
 
 def write(path: Path, dtypes: tuple[str, ...], rows: list[Row] = ROWS) -> None:
-    """All of them to one file of NumPy's; beside it at first, so that there is no half of one."""
+    """Write the expectations of all rows to one .npz file, whole or not at all."""
     arrays, notes = {}, {}
     for row in rows:
         for dtype in dtypes:
@@ -73,7 +73,7 @@ def write(path: Path, dtypes: tuple[str, ...], rows: list[Row] = ROWS) -> None:
 
 
 def reader(path: Path) -> Any:
-    """What gives the `Expected` of a row in a dtype out of such a file."""
+    """Return a function that reads the `Expected` of a row in a dtype from the file."""
     file = np.load(path)
     notes = json.loads(str(file["notes"]))
 

@@ -1,7 +1,7 @@
-"""Extras by name: each adds to the textbook call one thing that lies beyond it.
+"""Extras by name: each adds one feature to the textbook call.
 
-An extra is plain data: tensors of its own, arguments of the call, the results that are compared and
-those that gradients are of. `beyond` computes what is exact of it.
+An extra is plain data: tensors, arguments of the call, compared results, and results with
+gradients. `beyond` computes the exact results of an extra.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from anyscore import ALiBi, Relative
 from helpers.table_shapes import Lead, Shape
 
 COLUMNS, BUCKETS, FARTHEST = 5, 8, 6
-"""Columns of a clipped table and of T5's; how far its buckets reach."""
+"""Columns of a clipped table, columns of a T5 table, and the distance that T5's buckets reach."""
 
 
 @dataclass(frozen=True)
 class Kind:
     """A tensor beside query, key and value.
 
-    draw: its numbers, of a shape. make: the argument of the call that it becomes. pairs: whether it
-    has an entry for each query and key.
+    draw: returns the numbers for a shape. make: returns the argument of the call.
+    pairs: True if the tensor has an entry for each query and key.
     """
 
     draw: Callable[[np.random.Generator, Shape], np.ndarray]
@@ -49,16 +49,17 @@ KINDS = {
     "t5": Kind(_normal(BUCKETS), lambda x: Relative(x, "t5", max_distance=FARTHEST, align="end")),
     "alibi": Kind(lambda rng, s: rng.uniform(0.1, 1, s.lead[-1:]), lambda x: ALiBi(x, align="end")),
 }
-"""Tensors by what they hold: numbers of heads, of pairs (of a batch; of heads alone, and positive,
-as a square root needs them), tables and slopes."""
+"""Tensors by content: numbers of heads, numbers of pairs, tables and slopes.
+
+"matrix" has pairs of a batch. "positive" has pairs of heads alone, positive for a square root."""
 
 
 @dataclass(frozen=True)
 class Extra:
-    """tensors: arguments of the call by name, of which kind each is. options: its other arguments.
+    """tensors: the kinds of the tensor arguments by name. options: other arguments of the call.
 
-    results: what is compared. losses: those of them whose weighted sum gradients are of. edges:
-    whether the mask is given as the edges of a graph.
+    results: names of the compared results. losses: names of the results in the weighted sum that
+    is differentiated. edges: True if the mask is the edges of a graph.
     """
 
     tensors: dict[str, str] = field(default_factory=dict)
@@ -68,11 +69,11 @@ class Extra:
     edges: bool = False
 
     def inputs(self) -> tuple[str, ...]:
-        """Name the tensors of the textbook call that the function takes."""
+        """Return the names of the textbook tensors that the function takes."""
         return ("query", "key", "value") if "output" in self.results else ("query", "key")
 
     def call(self, given: dict[str, Any], names: tuple[str, ...], **options: Any) -> list[Any]:
-        """Compute the results of these names."""
+        """Return the results with these names."""
         options |= self.options
         options |= {name: KINDS[kind].make(given[name]) for name, kind in self.tensors.items()}
         tensors = [given[name] for name in self.inputs()]
@@ -110,4 +111,4 @@ EXTRAS = {
     **{name: _normalizer(name) for name in ("sigmoid", "sparsemax", "entmax15")},
     "edges": Extra(results=("output", "lse"), edges=True),
 }
-"""All extras; the first is none: the textbook call."""
+"""All extras; the first one is the textbook call without an extra."""

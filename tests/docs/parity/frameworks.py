@@ -1,4 +1,4 @@
-"""One small adapter for each framework: arrays of its own, their numbers, and gradients."""
+"""One small adapter for each framework: arrays, their numbers, and gradients."""
 
 from __future__ import annotations
 
@@ -11,48 +11,48 @@ from typing import Any
 import numpy as np
 
 Call = Callable[[dict[str, Any]], tuple[Any, ...]]
-"""From inputs by name to results."""
+"""A function from inputs by name to results."""
 Slopes = tuple[tuple[Any, ...], dict[str, Any]]
 """Results, and gradients by name."""
 
 
 class Framework:
-    """NumPy, and what is the same in others: `module` makes arrays, named dtypes are its own."""
+    """The adapter of NumPy and the base of others; `module` makes arrays and has the dtypes."""
 
     name = "numpy"
     versions: tuple[str, ...] = ("numpy",)
     dtypes: tuple[str, ...] = ("float32", "float64", "bfloat16", "float16")
     refusals: tuple[tuple[str, str], ...] = ()
-    """(score, dtype) where the operations that a plain callable uses are not to be had."""
+    """(score, dtype) where the framework lacks an operation of the plain callable."""
     lacks: tuple[str, ...] = ()
-    """Extras that anyscore does not have in this framework, and says so."""
+    """Extras that anyscore refuses in this framework."""
 
     def __init__(self) -> None:
         self.module = import_module(self.versions[0])
 
     def array(self, x: np.ndarray, dtype: str | None = None) -> Any:
-        """Float64 numbers in the dtype; without one, what a mask holds."""
+        """Return an array of x in the dtype; None keeps the dtype of a mask."""
         if dtype == "bfloat16":
             return np.asarray(x).astype(import_module("ml_dtypes").bfloat16)
         return np.asarray(x, dtype)
 
     def mask(self, x: Any, mask: str) -> Any:
-        """An array of the mask of that name."""
+        """Return an array of the mask x, named `mask`."""
         return self.array(np.asarray(x))
 
     def score(self, built: Any) -> Any:
-        """The score as this framework can take it: a plain callable has to speak its words."""
+        """Return the score for this framework: a plain callable uses the framework's operations."""
         return built
 
     def numbers(self, x: Any) -> Any:
-        """An array whose numbers and dtype can be read."""
+        """Return an array with readable numbers and dtype."""
         return np.asarray(x)
 
     def settle(self) -> None:
-        """Let nothing of a call that failed reach the next."""
+        """Let no failure of a call reach the next call."""
 
     def gradients(self, call: Call, inputs: dict[str, Any], times: tuple[Any, ...]) -> Slopes:
-        """The results, and the gradients of Σ times · results."""
+        """Return the results, and the gradients of Σ times · results."""
         return call(inputs), {}
 
 
@@ -78,7 +78,7 @@ class Torch(Framework):
 
 
 class Jax(Framework):
-    """Without jit: each operation is compiled once for a shape, not each row anew."""
+    """JAX without jit: an operation is compiled once for a shape, not anew for each row."""
 
     name, versions = "jax", ("jax", "jaxlib")
 
@@ -96,12 +96,12 @@ class Jax(Framework):
 
 
 class TensorFlow(Framework):
-    """Eager, with GradientTape."""
+    """TensorFlow in eager mode, with GradientTape."""
 
     name, versions = "tensorflow", ("tensorflow",)
 
     def __init__(self) -> None:
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # else it reports on the processor
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # else it logs the processor
         super().__init__()
         self.module.config.threading.set_intra_op_parallelism_threads(1)
         self.module.config.threading.set_inter_op_parallelism_threads(1)
@@ -126,7 +126,7 @@ class TensorFlow(Framework):
 
 
 class MXNet(Framework):
-    """Arrays of `mx.np`, as its guide says since 1.6."""
+    """MXNet with arrays of `mx.np`, as MXNet's guide says since 1.6."""
 
     name, versions = "mxnet", ("mxnet",)
     dtypes = ("float32", "float64", "float16")
@@ -134,7 +134,7 @@ class MXNet(Framework):
     lacks = ("edges",)
 
     def __init__(self) -> None:
-        with warnings.catch_warnings():  # of names that NumPy has given up since
+        with warnings.catch_warnings():  # of names that NumPy has removed
             warnings.simplefilter("ignore")
             super().__init__()
         self.module.npx.set_np()
@@ -143,14 +143,14 @@ class MXNet(Framework):
         return self.module.np.array(x, dtype=dtype or x.dtype)
 
     def mask(self, x: Any, mask: str) -> Any:
-        """`array & mask` is not to be had of its arrays."""
+        """Return a NumPy array for `array & mask`, which MXNet's arrays lack."""
         return np.asarray(x) if mask == "array_and_interval" else super().mask(x, mask)
 
     def numbers(self, x: Any) -> Any:
         return x.asnumpy()
 
     def settle(self) -> None:
-        for _ in range(1000):  # it raises once more what failed later, one at a time
+        for _ in range(1000):  # MXNet raises later failures again, one at a time
             try:
                 self.module.nd.waitall()
                 break

@@ -1,4 +1,4 @@
-"""From scores to logits by the definitions: biases, and the function that one of them is inside."""
+"""Logits of scores by the definitions: biases, a softcap, and a bias inside a score's function."""
 
 from __future__ import annotations
 
@@ -32,11 +32,11 @@ ENTRIES: dict[str, Callable[[Tensor], Tensor]] = {
 BEFORE: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
     "Euclidean": lambda s, bias: -torch.sqrt(s * s + bias)
 }
-"""A score with a bias inside the function that it ends in; others' is added."""
+"""Scores with a bias inside their outer function; to other scores a bias is added."""
 
 
 def logits(row: Row, s: Tensor, own: dict[str, Tensor]) -> Tensor:
-    """Compute weights of scores s (..., T_q, T_k)."""
+    """Return the logits of scores s (..., T_q, T_k)."""
     extra = EXTRAS[row[3]]
     biases = {
         name: ENTRIES[kind](own[name]) for name, kind in extra.tensors.items() if kind in ENTRIES

@@ -1,4 +1,4 @@
-"""Make docs/parity.md of what `parity.run` found, as `make parity` does.
+"""Write docs/parity.md from the results of `parity.run`, as `make parity` does.
 
 python -m parity.page numpy.json torch.json ... --out docs/parity.md
 """
@@ -19,7 +19,7 @@ from parity.words import AGAIN, BEYOND, INTRODUCTION, TITLE
 
 Groups = dict[tuple[str, str, str], list[Any]]
 DETAILED = ("float32", "bfloat16")
-"""The dtypes whose every cell is shown; the others are in the summary."""
+"""The dtypes whose every cell is shown; the summary shows the other dtypes."""
 NAMES = {"numpy": "NumPy", "torch": "PyTorch", "jax": "JAX", "tensorflow": "TensorFlow"}
 NAMES |= {"mxnet": "MXNet"}
 
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def render(results: list[dict[str, Any]]) -> str:
-    """The page; results of one framework may come in parts."""
+    """Return the page; several results may belong to one framework."""
     by_framework: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for result in results:
         by_framework[result["framework"]] += result["cells"]
@@ -57,7 +57,7 @@ def render(results: list[dict[str, Any]]) -> str:
 
 
 def verdict(by_framework: dict[str, list[Any]]) -> str:
-    """How many cells there are, and each kind of trouble with one example."""
+    """Return the number of cells, and each kind of mistake with one example."""
     cells = [(name, cell) for name, found in by_framework.items() for cell in found]
     wrong = [(name, cell) for name, cell in cells if cell["outside"]]
     run = sum(cell["refused"] is None for _, cell in cells)
@@ -75,7 +75,7 @@ def verdict(by_framework: dict[str, list[Any]]) -> str:
 
 
 def summary(by_framework: dict[str, list[Any]]) -> str:
-    """Framework × implementation × dtype: the worst values and gradients, and where."""
+    """Return the worst values and gradients of each framework, implementation and dtype."""
     groups: Groups = defaultdict(list)
     for name, cells in by_framework.items():
         for cell in cells:
@@ -84,7 +84,7 @@ def summary(by_framework: dict[str, list[Any]]) -> str:
 
 
 def of_extras(by_framework: dict[str, list[Any]]) -> str:
-    """Extra × framework × dtype: the same of rows beyond the textbook call."""
+    """Return the worst values and gradients of each extra, framework and dtype."""
     groups: Groups = defaultdict(list)
     for name, cells in by_framework.items():
         for cell in cells:
@@ -95,7 +95,7 @@ def of_extras(by_framework: dict[str, list[Any]]) -> str:
 
 
 def worst(head: tuple[str, ...], groups: Groups) -> str:
-    """A line for each group that has cells which were run."""
+    """Return a table with a line for each group with measured cells."""
     rows = []
     for group, every in groups.items():
         cells = [cell for cell in every if cell["refused"] is None]
@@ -106,7 +106,7 @@ def worst(head: tuple[str, ...], groups: Groups) -> str:
 
 
 def sampled(by_framework: dict[str, list[Any]]) -> str:
-    """Where fewer rows were measured than elsewhere: the worst of those may be worse."""
+    """Return the frameworks and dtypes with fewer rows: unmeasured rows may be worse."""
     rows: dict[tuple[str, str], set[Any]] = defaultdict(set)
     for name, cells in by_framework.items():
         for cell in cells:
@@ -117,7 +117,7 @@ def sampled(by_framework: dict[str, list[Any]]) -> str:
 
 
 def refused(by_framework: dict[str, list[Any]]) -> str:
-    """Why cells were not run, each reason once."""
+    """Return the reasons why cells did not run, each reason once."""
     reasons: dict[tuple[str, str, str, str], int] = defaultdict(int)
     for name, cells in by_framework.items():
         for cell in cells:
@@ -144,7 +144,7 @@ def measured(results: list[dict[str, Any]]) -> str:
 
 
 def details(name: str, cells: list[Any]) -> str:
-    """Folded: for each dtype and implementation, the tables of `grid`."""
+    """Return the folded tables of `grid` for each dtype and implementation."""
     parts = []
     for dtype in DETAILED:
         for impl in dict.fromkeys(cell["impl"] for cell in cells):
@@ -156,7 +156,7 @@ def details(name: str, cells: list[Any]) -> str:
 
 
 def grid(cells: list[Any]) -> str:
-    """Masks × scores for heads, then other shapes, then extras."""
+    """Return tables of masks × scores for heads, then other shapes, then extras."""
     tables = []
     for label, name in GRIDS.items():
         some = [cell for cell in cells if name(*cell["row"][1:])]
@@ -187,11 +187,11 @@ GRIDS: dict[str, Callable[[str, str, str], str]] = {
         f"{extra}, {shape}, {mask}" if extra else ""
     ),
 }
-"""The tables of cells: the name of a line, of what is in the table."""
+"""The tables of cells: a head, and the name of a line from shape, mask and extra."""
 
 
 def short(cell: dict[str, Any]) -> str:
-    """0.5/3: the worst of the values and the worst of the gradients."""
+    """Return 0.5/3: the worst of the values and the worst of the gradients."""
     if cell["refused"] is not None:
         return "–"
     both = [_numbers(cell, gradients) for gradients in (False, True)]
@@ -206,7 +206,7 @@ def table(head: Iterable[Any], rows: Iterable[Iterable[Any]]) -> str:
 
 
 def _worst(cells: list[Any], gradients: bool) -> tuple[str, str]:
-    """The largest multiple, and of what it is."""
+    """Return the largest multiple, and its result and cell."""
     every = [
         (number, name, cell) for cell in cells for name, number in _numbers(cell, gradients).items()
     ]
@@ -232,13 +232,13 @@ def _where(cell: dict[str, Any]) -> str:
 
 
 def _score(cell: dict[str, Any]) -> str:
-    """The score of a cell, and what is added to its call."""
+    """Return the score of a cell, and the extra."""
     score, *_, extra = cell["row"]
     return f"{score} + {extra}" if extra else str(score)
 
 
 def _short(x: float) -> str:
-    """One decimal below ten, none that is idle."""
+    """Return x with one decimal below ten, without an idle zero."""
     if 0 < x < 0.05:
         return "<.1"
     return f"{x:.0f}" if x >= 9.95 else f"{x:.1f}".removesuffix(".0")

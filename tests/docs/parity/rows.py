@@ -1,9 +1,9 @@
 """The rows of the parity table, and the numbers of each, rounded to a dtype and held in float64.
 
-All scores × all masks for heads; all shapes, and all masks where heads are grouped or broadcast,
-for a product and for a sum; sums of 4,096 terms, for many queries and for one; and every extra for
-a product, a sum and a distance. What nobody may attend, by a mask, holds NaN: keys, values, the
-entries of a bias, and the queries that attend nothing.
+Heads have all scores × all masks. A product and a sum have all shapes, and all masks with grouped
+and broadcast heads. Sums of 4,096 terms have rows with many queries and with one. A product, a sum
+and a distance have every extra. Masked inputs are NaN: keys, values, entries of a bias, and queries
+without keys.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Row = tuple[str, str, str, str]
 Arrays = dict[str, np.ndarray]
 
 BOTH = ("scaled_dot", "additive")
-"""The product and the sum that all shapes are tried with."""
+"""The product and the sum that have all shapes."""
 TEXTBOOK = [
     *((score, "heads", mask) for score in SCORES for mask in MASKS),
     *((s, shape, m) for s in BOTH for shape in ("grouped_6_2", "broadcast") for m in MASKS),
@@ -34,17 +34,17 @@ OF_EXTRAS = [
     *(("heads", mask) for mask in ("none", "lengths", "lengths_full", "four")),
     *(("grouped_6_2", mask) for mask in ("none", "lengths", "four")),
 ]
-"""The shapes and masks that extras are tried with: padding and queries without keys among them."""
+"""The shapes and masks of extras, with padding and with queries without keys."""
 OF_EDGES = [
     *(("heads", mask) for mask in ("none", "boolean", "boolean_queries", "sequences")),
     ("grouped_6_2", "sequences"),
 ]
-"""The shapes and masks that edges are tried with: masks that are the same for all problems."""
+"""The shapes and masks of edges: each mask is the same for all problems."""
 OUTER = "euclidean"
-"""The score that ends in a function of its own; around others a bias meets a cap."""
+"""The score with an outer function has biases without a cap; other scores have a cap."""
 UNROUNDED = "additive_projected"
-"""The sum for sparsemax, whose gradients jump where a score meets the threshold: half precision
-rounds no part of it, so that in these rows nothing is near enough to be on the wrong side."""
+"""The sum for sparsemax, whose gradients jump where a score meets the threshold. Half precision
+rounds no part of this sum, so no score of these rows is near enough to cross the threshold."""
 
 
 def _takes(score: str, extra: str) -> bool:
@@ -69,28 +69,28 @@ HALVES = ("float16", "bfloat16")
 
 
 def of(row: Row) -> Case:
-    """The textbook call of a row."""
+    """Return the textbook call of a row."""
     return case(*row[:3])
 
 
 def kept(row: Row) -> np.ndarray:
-    """Which query attends which key."""
+    """Return True where a query attends a key."""
     return keep(*row[1:3])
 
 
 def rounded(x: np.ndarray, dtype: str) -> np.ndarray:
-    """x as numbers of the dtype, in float64. All are float32 at first: float64 has the same."""
+    """Return x rounded to float32 and then to the dtype, in float64; float64 stays at float32."""
     x = np.asarray(x, np.float32)
     if dtype == "float16":
         x = x.astype(np.float16)
-    elif dtype == "bfloat16":  # to nearest, ties to even; NumPy itself has none
+    elif dtype == "bfloat16":  # to nearest, ties to even; NumPy has no bfloat16
         bits = x.view(np.uint32)
         x = ((bits + 0x7FFF + (bits >> 16 & 1)) & np.uint32(0xFFFF0000)).view(np.float32)
     return x.astype(np.float64)
 
 
 def clean(row: Row, dtype: str) -> Arrays:
-    """Query, key, value, the parameters and the tensors of the extra; 0 where nobody attends."""
+    """Return query, key, value, parameters and tensors of the extra; 0 where masked."""
     return {
         name: np.where(attended(row, name), rounded(x, dtype), 0.0)
         for name, x in _drawn(row).items()
@@ -98,7 +98,7 @@ def clean(row: Row, dtype: str) -> Arrays:
 
 
 def padded(row: Row, dtype: str) -> Arrays:
-    """The same with NaN where nobody attends."""
+    """Return the arrays of `clean` with NaN where masked."""
     found = clean(row, dtype)
     return {name: np.where(attended(row, name), x, np.nan) for name, x in found.items()}
 
@@ -121,7 +121,7 @@ def _drawn(row: Row) -> Arrays:
 
 @cache
 def attended(row: Row, name: str) -> np.ndarray:
-    """Which entries of an input somebody attends; broadcasts to it. Of parameters, all."""
+    """Return True for attended entries of an input, to broadcast; True for all of a parameter."""
     s, every = SHAPES[row[1]], kept(row)
     kind = EXTRAS[row[3]].tensors.get(name)
     if kind is not None and KINDS[kind].pairs:
@@ -141,7 +141,7 @@ def attended(row: Row, name: str) -> np.ndarray:
 
 @cache
 def upstream(row: Row) -> Arrays:
-    """Draw the upstream gradient of each result of a loss: numbers that every dtype has."""
+    """Return the upstream gradient of each result of a loss; every dtype holds the numbers."""
     c, rng = of(row), np.random.default_rng(3)
     lead = (*c.shape.lead, c.shape.queries)
     last = {"output": c.value.shape[-1:], "lse": (), "weights": (c.shape.keys,)}

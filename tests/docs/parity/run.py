@@ -1,14 +1,14 @@
 """Measure the cells of one framework, in a process of its own.
 
-`make parity` runs all of it, and goes on where it was stopped.
+`make parity` runs all frameworks, and continues where an earlier run stopped.
 
 export PYTHONPATH=tests:tests/docs
 python -m parity.run exact --out exact.npz          (ten minutes; needs PyTorch)
 python -m parity.run jax --exact exact.npz --out jax.json
 
-Three minutes for NumPy and for PyTorch, some more for TensorFlow and MXNet, a quarter of an hour
-for each dtype of JAX, which compiles each operation for each shape and dtype. `--scores`,
-`--extras` and `--every` leave out rows, in all of them alike.
+NumPy and PyTorch take three minutes each, TensorFlow and MXNet some more. Each dtype of JAX takes a
+quarter of an hour: JAX compiles each operation for each shape and dtype. `--scores`, `--extras` and
+`--every` leave out rows, the same for all frameworks.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ def main() -> None:
 
 
 def results(f: Framework, dtypes: Any, rows: list[Row], read: Any) -> dict[str, Any]:
-    """All that the page needs to know of a framework, as plain data."""
+    """Return the page's data of a framework, as plain data."""
     start = time.monotonic()
     cells: list[dict[str, Any]] = []
     for dtype in dtypes:
@@ -89,7 +89,7 @@ def results(f: Framework, dtypes: Any, rows: list[Row], read: Any) -> dict[str, 
 
 
 def mended(found: dict[str, Any], f: Framework, read: Any) -> dict[str, Any]:
-    """A result with the cells measured anew that were outside their budget."""
+    """Return a result with the cells outside their budget measured anew."""
     for i, cell in enumerate(found["cells"]):
         if cell["outside"]:
             row, dtype = tuple(cell["row"]), cell["dtype"]

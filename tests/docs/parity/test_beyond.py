@@ -1,4 +1,4 @@
-"""Exact answers beyond the textbook call, tested by definitions, by hand and by differences."""
+"""Exact results of extras agree with definitions, hand-made numbers and central differences."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ each = pytest.mark.parametrize("row", LENGTHS, ids="-".join)
 
 @each
 def test_gradients_are_those_of_the_values(row: Row) -> None:
-    """Central differences along one random direction of each tensor."""
+    """Gradients equal central differences along one random direction of each tensor."""
     given, rng, step = clean(row, "float32"), np.random.default_rng(0), 1e-6
     found, times = beyond.exact_of(row, given), upstream(row)
     assert {name for name in found if name.startswith("gradient")} == {
@@ -42,7 +42,7 @@ def test_gradients_are_those_of_the_values(row: Row) -> None:
 
 @pytest.mark.parametrize("extra", ["weights", "log_weights", "sink"])
 def test_softmax(extra: str) -> None:
-    """As the oracle computes it by loops; a sink as one more number."""
+    """Results equal the oracle's loops; a sink is one more logit."""
     row = ("additive", "heads", "lengths", extra)
     given, found = clean(row, "float32"), beyond.exact(row, "float32")
     whole = textbook.exact((*row[:3], ""), "float32")
@@ -64,7 +64,7 @@ def test_softmax(extra: str) -> None:
 @pytest.mark.parametrize("name", ["sigmoid", "sparsemax", "entmax15"])
 @pytest.mark.parametrize("mask", ["none", "four", "lengths_full"])
 def test_normalizers(name: str, mask: str) -> None:
-    """Weights of one threshold that sum to 1; the sigmoid of scores less log n."""
+    """Sparse weights sum to 1 over one threshold; the sigmoid takes scores less log n."""
     row = ("euclidean", "heads", mask, name)
     weights = beyond.exact(row, "float32")["weights"]
     s = beyond.exact((*row[:3], "scores"), "float32")["scores"]
@@ -87,7 +87,7 @@ def test_normalizers(name: str, mask: str) -> None:
 
 
 def test_no_score_is_near_the_threshold_of_sparsemax() -> None:
-    """Where gradients jump. Scores of half precision are added up in float32 too."""
+    """Gradients jump at the threshold. Scores of half precision are added up in float32 too."""
     for row in (row for row in ROWS if row[3] == "sparsemax"):
         for dtype in ("float32", "float16", "bfloat16"):
             weights = beyond.exact(row, dtype)["weights"]
@@ -100,7 +100,7 @@ def test_no_score_is_near_the_threshold_of_sparsemax() -> None:
 
 
 def test_logits_by_hand() -> None:
-    """Biases before and after a cap or a root; what stands where in tables and slopes."""
+    """Logits are right for biases before and after a cap or a root, for tables and for slopes."""
     one = torch.full((2, 3, 5, 7), -2.0)
 
     def entry(score: str, extra: str, name: str, x: torch.Tensor) -> torch.Tensor:
@@ -115,7 +115,7 @@ def test_logits_by_hand() -> None:
     assert after == pytest.approx(2.5 * math.tanh(-2 / 2.5) + 5)
     table = torch.arange(5.0).expand(3, 5)
     found = entry("dot", "relative", "bias_after", table) + 2
-    assert found[0].tolist() == [0, 1, 2, 3, 4, 4, 4]  # the first query stands at key 2
+    assert found[0].tolist() == [0, 1, 2, 3, 4, 4, 4]  # the first query has the position of key 2
     assert found[4].tolist() == [0, 0, 0, 0, 0, 1, 2]
     found = entry("dot", "t5", "bias_after", torch.arange(8.0).expand(3, 8)) + 2
     assert found[0, 1:4].tolist() == [1, 0, 5]

@@ -1,4 +1,4 @@
-"""The parity table itself: a handful of its cells, that it can fail, and its page."""
+"""The parity table: some cells are within budget, mistakes are reported, the page is right."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_cells_are_within_budget(framework: type[Framework], row: Row) -> None:
 
 
 class Wrong(Torch):
-    """Everything is off by a part of itself."""
+    """An adapter whose numbers are all off by the share `part`."""
 
     part = 1e-3
 
@@ -55,14 +55,14 @@ class Wrong(Torch):
 
 
 class Leaking(Framework):
-    """What should be exactly 0 is tiny."""
+    """An adapter that turns exact zeros into tiny numbers."""
 
     def numbers(self, x: Any) -> Any:
         return np.where(x == 0, np.float32(1e-30), x)
 
 
 class Wide(Framework):
-    """The dtype is not that of the inputs."""
+    """An adapter whose results are float64 for inputs of any dtype."""
 
     def numbers(self, x: Any) -> Any:
         return np.asarray(x, np.float64)
@@ -126,7 +126,7 @@ def test_rounding_is_that_of_the_dtype() -> None:
 
 
 def test_rows() -> None:
-    """Every score with every mask; NaN and empty rows where the masks leave room for them."""
+    """Rows have every score with every mask, and NaN and empty rows where a mask gives them."""
     textbook = [row for row in ROWS if not row[3]]
     assert {(score, mask) for score, shape, mask, _ in textbook if shape == "heads"} == {
         (score, mask) for score in SCORES for mask in MASKS
@@ -217,12 +217,12 @@ def test_page() -> None:
 def test_the_page_says_how_old_it_is() -> None:
     found = {"framework": "torch", "versions": {"torch": "9.9"}, "machine": "x", "cells": []}
     text = render([{**found, "date": "2026-02-28"}, {**found, "date": "2026-03-01"}])
-    assert age(text, date(2026, 3, 2)) == 2  # of its oldest part
+    assert age(text, date(2026, 3, 2)) == 2  # the age of the oldest part
     assert age("It does not say.", date(2026, 3, 2)) is None
 
 
 def test_what_the_page_lacks_is_named() -> None:
-    """A new score, mask or extra is in the page from its next measurement on."""
+    """`lacking` names each score, mask and extra that is newer than the page's measurement."""
     text = PAGE.read_text("utf-8")
     head = next(line for line in text.splitlines() if line.startswith("|mask, heads"))
     names = {line.split("|")[1] for line in text.splitlines() if line.startswith("|")}

@@ -1,6 +1,6 @@
-"""What is exact of a textbook call, by the oracle, how far plain operations are, what terms bring.
+"""Exact results of a textbook call by the oracle, plain results, and roundings of terms.
 
-Each takes a row and a dtype, and gives results and gradients by name, these as "gradient of query".
+Functions take a row, and return results and gradients by name, such as "gradient of query".
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ def plainly(row: Row, dtype: str) -> dict[str, Any]:
 
 
 def made(row: Row, given: dict[str, Any], array: Any) -> tuple[list[Any], Any]:
-    """Query, key and value, which is the key where there is none; and the score."""
+    """Return ([query, key, value], score); the key replaces a missing value."""
     c = of(row)
     fields = {name: given.get(name, x) for name, x in c.parameters.items()}
     tensors = [given["query"], given["key"], given.get("value", given["key"])]
@@ -48,7 +48,7 @@ def made(row: Row, given: dict[str, Any], array: Any) -> tuple[list[Any], Any]:
 
 
 def plain_leaves(row: Row, dtype: str) -> dict[str, torch.Tensor]:
-    """All inputs as tensors of the dtype, to be differentiated."""
+    """Return all inputs as tensors of the dtype that record gradients."""
     return {
         name: torch.tensor(x, dtype=getattr(torch, dtype), requires_grad=True)
         for name, x in clean(row, dtype).items()
@@ -58,7 +58,7 @@ def plain_leaves(row: Row, dtype: str) -> dict[str, torch.Tensor]:
 def slopes_of(
     found: dict[str, torch.Tensor], leaves: dict[str, torch.Tensor], times: Arrays
 ) -> dict[str, Any]:
-    """The gradients of Σ times · found."""
+    """Return the gradients of Σ times · found."""
     results = [found[name] for name in times]
     weights = [torch.as_tensor(x, dtype=found[name].dtype) for name, x in times.items()]
     return named(dict(zip(

@@ -1,10 +1,10 @@
-"""Every model class of transformers that can be made small: its masks keep their meaning.
+"""Masks keep their meaning in every model class of transformers that can be made small.
 
     python tests/frameworks/hf/sweep.py [names of classes]
 
-The outputs are those of `eager`, padding apart. Where `eager` gives the same after late tokens or
-tokens of padding were changed, so does "anyscore", and so does another score. In some
-minutes the script prints each class and its problems, and at the end their numbers.
+Outputs equal those of `eager`, except in padding. If a change of late tokens or of padding leaves
+an output of `eager` the same, "anyscore" and another score leave the output the same too. In some
+minutes the script prints each class with its problems. The last line has the numbers of classes.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ if __name__ == "__main__":
 import anyscore.hf
 from helpers.hf_small import changed, inputs_of, make, names_of_classes, run, small_config
 
-SAME, WITHIN = 1e-6, 1e-4  # in float32: in float64 `eager` makes NaN of rows of padding
+SAME, WITHIN = 1e-6, 1e-4  # float32: in float64, `eager` gives NaN for rows of padding
 
 
 class CannotBeMadeError(Exception):
-    """A class that needs more than small sizes, or inputs of another kind."""
+    """A class needs more than small sizes, or inputs of another kind."""
 
 
 def small_model(name: str) -> tuple[Any, dict[str, Any]]:
-    """A small model of a class, and inputs that it takes."""
+    """Return a small model of a class, and inputs for the model."""
     problem: Exception | None = None
     for kv_heads in (2, 4):
         try:
@@ -56,7 +56,7 @@ def small_model(name: str) -> tuple[Any, dict[str, Any]]:
 
 
 def problems(model: Any, inputs: dict[str, Any]) -> Iterator[str]:
-    """Yield what is wrong with a model that attends by anyscore."""
+    """Yield the problems of a model that attends by anyscore."""
     model.set_attn_implementation("eager")
     theirs, moved = run(model, inputs), {x: run(model, y) for x, y in changed(inputs)}
     model.set_attn_implementation("anyscore")
@@ -79,7 +79,7 @@ def problems(model: Any, inputs: dict[str, Any]) -> Iterator[str]:
 
 
 def _kept(x: Tensor, inputs: dict[str, Any]) -> Tensor:
-    """Leave out positions of padding: rows that attend to nothing are 0, in `eager` a mean."""
+    """Return x without padding: rows without keys are 0 in anyscore, a mean in `eager`."""
     for name in ("decoder_attention_mask", "attention_mask"):
         keep = inputs.get(name)
         if keep is not None and x.shape[: keep.dim()] == keep.shape:
@@ -95,7 +95,7 @@ def _error(expected: Tensor, found: Tensor) -> float:
 
 
 def main(names: list[str]) -> int:
-    """Sweep over classes, all if none is named, and return how many have problems."""
+    """Sweep over the named classes, or over all; return the number of classes with problems."""
     warnings.filterwarnings("ignore")
     anyscore.hf.register()
     made = wrong = 0

@@ -1,4 +1,4 @@
-"""Masks of models of every kind keep their meaning, whatever reads them; see `sweep.py`."""
+"""Masks of models of every kind keep their meaning for every reader; see `sweep.py`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ anyscore.hf.register()
 FAST = "GitModel", "InformerModel"
 KINDS = (
     "BartModel",  # an encoder and a decoder
-    "BertModel",  # both sides
+    "BertModel",  # keys on both sides
     "BigBirdPegasusModel",  # blocks, by a layer of its own
     "CLIPModel",  # pictures and texts
     "DeepseekV3Model",  # latent keys
@@ -33,10 +33,10 @@ KINDS = (
 )
 
 
-@pytest.mark.filterwarnings("ignore")  # theirs
+@pytest.mark.filterwarnings("ignore")  # of transformers
 @pytest.mark.parametrize("name", [*FAST, *(pytest.param(x, marks=pytest.mark.slow) for x in KINDS)])
 def test_a_mask_hides_the_same_as_in_eager(name: str) -> None:
-    """By `register` and by `use`."""
+    """`register` and `use` hide the same keys as `eager`."""
     assert list(problems(*small_model(name))) == []
 
 
@@ -80,7 +80,7 @@ def test_models_kept_from_sdpa_get_floats(way: str, dtype: torch.dtype) -> None:
 
 
 class MineConfig(LlamaModel.config_class):  # type: ignore[misc]
-    """A config of the user's, of a model of theirs."""
+    """Config of a user's own model."""
 
 
 @pytest.mark.parametrize("cls", [BertModel.config_class, LlamaModel.config_class, MineConfig])
@@ -92,7 +92,7 @@ def test_models_that_take_sdpa_get_booleans(cls: Any) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.float16])
 def test_booleans_added_to_scores_hide(dtype: torch.dtype) -> None:
-    """Also of a part of a mask, on either side of the sum, and in place."""
+    """Booleans hide keys in a part of a mask too, on either side of the sum, and in place."""
     scores = torch.randn(2, 3, 5, 5, dtype=dtype)
     floats = eager_mask(2, 5, 5, dtype=dtype)
     assert torch.equal(scores + interval_mask(2, 5, 5), scores + floats)

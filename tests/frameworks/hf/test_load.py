@@ -1,4 +1,4 @@
-"""Exchanged scores of models of transformers in their configs, and `load`."""
+"""Configs of transformers' models hold exchanged scores, and `load` reads these."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def clip() -> Any:
 
 
 def saved(model: Any, folder: Path) -> Path:
-    """Save a model whose scores have parameters far from those that are drawn."""
+    """Save a model whose scores have parameters far from initial ones; return the folder."""
     with torch.no_grad():
         for name, p in model.named_parameters():
             if ".anyscore." in name:
@@ -59,7 +59,7 @@ def saved(model: Any, folder: Path) -> Path:
 
 
 class AttentionPooling(nn.Module):
-    """By its name transformers takes the models of this file for such as cannot be switched."""
+    """By this class's name, transformers concludes that models of this file cannot be switched."""
 
     def forward(self, x: Any) -> Any:
         return x.mean(1)
@@ -155,7 +155,7 @@ def test_classes_of_a_part(tmp_path: Path) -> None:
 
 
 def test_a_part_of_a_model_of_parts(tmp_path: Path) -> None:
-    """Chosen as layers it is found again; given to `use` as if it were the whole it is not."""
+    """Scores of a part load if `use` got the whole model and layers=, not if `use` got the part."""
     config = LlavaConfig(
         text_config={"model_type": "llama", **_TEXT},
         vision_config={"model_type": "clip_vision_model", **_IMAGE},
@@ -170,7 +170,7 @@ def test_a_part_of_a_model_of_parts(tmp_path: Path) -> None:
     folder = saved(model, tmp_path / "part")
     with pytest.raises(ValueError, match=r"score of vision_model.*give it the whole that is saved"):
         load(CLIPModel, folder)
-    use(model, "gaussian", layers="text_model")  # which writes down what it finds
+    use(model, "gaussian", layers="text_model")  # writes the scores of both parts
     again = load(CLIPModel, saved(model, tmp_path / "both"))
     layers = attention_layers(again).values()
     assert [str(x.anyscore.extra_repr())[:8] for x in layers] == ["Gaussian"] * 2 + ["Additive"] * 2

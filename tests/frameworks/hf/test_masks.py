@@ -1,4 +1,4 @@
-"""Masks of models of transformers: the same as theirs, and intervals where they are some."""
+"""Masks of transformers' models equal those of transformers, and are intervals where possible."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from anyscore.hf.masks import IntervalMask, interval_mask
 
 
 def attended(mask: Any, shape: tuple[int, ...]) -> Tensor:
-    """What an attention with a mask gives weight to."""
+    """Return True for pairs with weight under a mask (batch, 1, T_q, T_k)."""
     batch, _, queries, keys = shape
     q, k = torch.zeros(batch, 1, queries, 2), torch.zeros(batch, 1, keys, 2)
     return attention(q, k, k, mask=mask, return_weights=True).weights > 0
@@ -37,14 +37,14 @@ BANDS = {
 @settings(max_examples=300)
 @given(st.data())
 def test_as_theirs(data: st.DataObject) -> None:
-    """Bands at any offset of queries and of keys, with any padding."""
+    """Masks agree for bands at any offset of queries and of keys, with any padding."""
     draw = data.draw
     batch, queries, keys = (draw(st.integers(1, n)) for n in (3, 6, 9))
     q_offset, kv_offset = draw(st.integers(0, 8)), draw(st.integers(0, 4))
     function = BANDS[draw(st.sampled_from(list(BANDS)))](draw(st.integers(1, 7)))
     padding = None
     if draw(st.booleans()):
-        total = kv_offset + keys - draw(st.integers(0, 2))  # what is not said yet is padding
+        total = kv_offset + keys - draw(st.integers(0, 2))  # keys without a bit are padding
         bits = st.lists(st.booleans(), min_size=max(total, 1), max_size=max(total, 1))
         padding = torch.tensor([draw(bits) for _ in range(batch)])
     call: Any = (batch, queries, keys, q_offset, kv_offset, function, padding)
@@ -61,7 +61,7 @@ def test_as_theirs(data: st.DataObject) -> None:
     assert found.dtype == torch.bool
     assert not isinstance(found.mask, Tensor)
     assert torch.equal(attended(found.mask, found.shape), expected)
-    assert torch.equal(found & True, expected)  # what reads it finds theirs
+    assert torch.equal(found & True, expected)  # operations read the same booleans
     assert torch.equal(attended(found.mask, found.shape), expected)
 
 
@@ -135,7 +135,10 @@ def saved(mask: Any) -> io.BytesIO:
 def test_memory_that_others_read_is_that_of_the_numbers(
     reader: str, floats: bool, cut: bool
 ) -> None:
-    """The mask has no memory: NumPy read other memory by DLPack, and its lists were refused."""
+    """The mask has no memory of its own, yet every reader gets its numbers.
+
+    Before, NumPy read other memory by DLPack, and lists of the mask were refused.
+    """
     booleans = theirs.sdpa_mask(2, 3, 3, allow_is_causal_skip=False)
     mask = interval_mask(2, 3, 3)
     assert mask is not None
@@ -151,7 +154,7 @@ def test_memory_that_others_read_is_that_of_the_numbers(
 
 
 def test_parts_of_it_lie_in_memory_as_those_of_a_plain_mask() -> None:
-    """Whoever flattens a mask asks its strides whether that is a view."""
+    """Parts have the strides of a plain mask: by strides, `flatten` decides to return a view."""
     plain, mask = theirs.sdpa_mask(2, 3, 3, allow_is_causal_skip=False), interval_mask(2, 3, 3)
     assert mask is not None
     assert plain is not None
@@ -170,7 +173,7 @@ def test_what_is_written_into_it_counts() -> None:
 
 
 def test_it_takes_no_memory() -> None:
-    """A causal mask of a million queries and keys."""
+    """A causal mask of a million queries and keys takes no memory."""
     tokens = 10**6
     mask = interval_mask(1, tokens, tokens, 0, 0, theirs.sliding_window_causal_mask_function(3))
     assert mask is not None

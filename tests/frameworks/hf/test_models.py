@@ -1,4 +1,4 @@
-"""Models of transformers with `attn_implementation="anyscore"`: they compute what `eager` does."""
+"""Models of transformers with `attn_implementation="anyscore"` give the results of `eager`."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ATTENTIONS = "attentions", "encoder_attentions", "decoder_attentions", "cross_at
 
 
 def run(model: Any, implementation: str, inputs: dict[str, Any], **more: Any) -> tuple[Any, ...]:
-    """Logits that are no padding, the gradients of a loss of them, and the whole output."""
+    """Return logits without padding, the gradients of a loss of logits, and the whole output."""
     model.set_attn_implementation(implementation)
     model.zero_grad()
     output = model(**inputs, **more)
@@ -41,7 +41,7 @@ def run(model: Any, implementation: str, inputs: dict[str, Any], **more: Any) ->
 @pytest.mark.parametrize("where", [None, "before", "after", "between"])
 @pytest.mark.parametrize("name", MODELS)
 def test_logits_and_gradients(name: str, where: str | None) -> None:
-    """In float64 they are those of the formula."""
+    """In float64, logits and gradients equal those of the formula."""
     model, inputs = model_of(name).double(), doubled(inputs_of(name, padding(where)))
     expected, slopes, _ = run(model, "written out", inputs)
     found, ours, _ = run(model, "anyscore", inputs)
@@ -53,7 +53,10 @@ def test_logits_and_gradients(name: str, where: str | None) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_error_is_that_of_eager(name: str) -> None:
-    """In float32, of logits and of all gradients: the median over models of other weights."""
+    """In float32, the median error over models of other weights is near that of `eager`.
+
+    This holds for logits and for all gradients.
+    """
     of_logits, of_slopes = [], []
     for _ in range(5):
         single, inputs = model_of(name), inputs_of(name, padding("after"))
@@ -73,7 +76,7 @@ def test_the_error_is_that_of_eager(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_no_matrix_of_queries_and_keys_is_made(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither a mask nor weights, with padding or not."""
+    """A model makes neither a mask nor weights, with padding or without."""
     model = model_of(name)
 
     def refused(*args: Any, **kwargs: Any) -> Any:
@@ -90,7 +93,7 @@ def test_weights_without_going_eager(name: str) -> None:
     model, inputs = model_of(name), inputs_of(name, padding("after"))
     *_, theirs = run(model, "eager", inputs, output_attentions=True)
     *_, ours = run(model, "anyscore", inputs, output_attentions=True)
-    seen, keep = 0, padding("after").bool()  # rows that attend to nothing have weights 0, not even
+    seen, keep = 0, padding("after").bool()  # rows without keys: 0 here, equal weights in `eager`
     for kind in ATTENTIONS:
         if theirs.get(kind) is None:
             continue
@@ -109,7 +112,7 @@ UNTOLD: dict[str, Any] = {
     "gpt2": lambda: GPT2Model(GPT2Config(vocab_size=WORDS, n_embd=32, n_layer=2, n_head=4)),
     "opt": lambda: OPTModel(OPTConfig(**_OPT, vocab_size=WORDS, word_embed_proj_dim=32)),
 }
-"""Models that do not tell their attention that weights are wanted."""
+"""Models that do not pass a request for weights to their attention."""
 
 
 @pytest.mark.parametrize("name", UNTOLD)
@@ -126,7 +129,7 @@ def test_weights_that_hooks_collect(name: str) -> None:
 
 
 def made(model: Any, name: str, **options: Any) -> dict[str, Tensor]:
-    """What both implementations generate after the same prompts, padded before if they are text."""
+    """Return the tokens of both implementations after the same prompts; padding precedes texts."""
     options = {"do_sample": False, "max_new_tokens": 12, "eos_token_id": None, **options}
     options["no_repeat_ngram_size"] = 2
     keep = padding("before")
@@ -145,7 +148,7 @@ def made(model: Any, name: str, **options: Any) -> dict[str, Tensor]:
 @pytest.mark.parametrize("name", [name for name in MODELS if name != "bert"])
 @pytest.mark.parametrize("how", ["greedy", "beams", "static cache", "without cache"])
 def test_generate(name: str, how: str) -> None:
-    """Token for token; the window of Gemma 2 and GPT-OSS is shorter than what is generated."""
+    """Every token agrees; the window of Gemma 2 and GPT-OSS is shorter than the generated text."""
     options: dict[str, Any] = {
         "greedy": {},
         "beams": {"num_beams": 3},
@@ -159,7 +162,7 @@ def test_generate(name: str, how: str) -> None:
 
 @pytest.mark.parametrize("name", CAUSAL)
 def test_many_tokens_after_a_cache(name: str) -> None:
-    """A prompt in two parts: queries that begin in the midst of the keys."""
+    """Logits of a prompt's second part agree: its queries begin in the midst of the keys."""
     model, inputs = model_of(name), inputs_of(name, padding("before"))
     ids, keep = inputs["input_ids"], inputs["attention_mask"]
     assert keep is not None
@@ -175,7 +178,7 @@ def test_many_tokens_after_a_cache(name: str) -> None:
 
 @pytest.mark.parametrize("name", CAUSAL)
 def test_sequences_packed_into_one(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Positions that begin anew are sequences that do not see each other: intervals too."""
+    """Positions that begin anew separate sequences, and the masks are still intervals."""
     model, ids = model_of(name), torch.randint(3, WORDS, (2, 11))
     starts = [[0, 1, 2, 3, 4, 5, 0, 1, 2, 3, 4], [0, 0, 1, 2, 0, 1, 2, 3, 4, 5, 6]]
     inputs = {"input_ids": ids, "position_ids": torch.tensor(starts), "use_cache": False}
@@ -185,7 +188,7 @@ def test_sequences_packed_into_one(name: str, monkeypatch: pytest.MonkeyPatch) -
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
     for n, slope in ours.items():
         torch.testing.assert_close(slope, slopes[n], rtol=1e-3, atol=1e-6)
-    if name == "gpt_oss":  # transformers packs nothing for it
+    if name == "gpt_oss":  # transformers packs nothing for GPT-OSS
         return
     alone = model(ids[:1, 6:], use_cache=False).logits
     torch.testing.assert_close(found[:1, 6:], alone, rtol=1e-4, atol=1e-5)
@@ -248,13 +251,13 @@ def test_half_precision(dtype: torch.dtype) -> None:
 
 
 class Bare(nn.Module):
-    """A module that attends."""
+    """Module for calls of `attend`."""
 
     config = None
 
 
 def test_dropout() -> None:
-    """Of the rate that was said, on weights, and in training alone."""
+    """Dropout has the given rate, applies to weights, and applies in training alone."""
     module, x, value = Bare(), torch.randn(1, 2, 50, 8), torch.eye(50).expand(1, 2, 50, 50)
     full, weights = attend(module.eval(), x, x, value, None, dropout=0.3, output_attentions=True)
     assert weights is not None

@@ -1,4 +1,4 @@
-"""Another score in models of transformers: `use`, `load`."""
+"""`use` and `load` give models of transformers another score."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def test_all_layers_are_found(name: str) -> None:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_parameters_are_of_the_model(name: str) -> None:
-    """Each head has its own, of the width of the heads, and they get gradients."""
+    """Each head has its own parameters, of the width of the heads, with gradients."""
     model, width = model_of(name), 12 if name in (*CAUSAL, "t5") else 8
     assert use(model, "additive") is model
     of_scores = {n: p for n, p in model.named_parameters() if ".anyscore." in n}
@@ -53,7 +53,7 @@ def test_every_score_by_name(score: str) -> None:
 
 
 def test_the_formula_is_that_of_the_score() -> None:
-    """w·tanh(q + k) of the queries and keys that the layer's own projections and rotations give."""
+    """w·tanh(q + k) takes queries and keys after the layer's own projections and rotations."""
     model = use(model_of("llama"), "additive", layers=0)
     layer, seen = attention_layers(model)["model.layers.0.self_attn"], []
     score: Any = layer.anyscore
@@ -131,7 +131,7 @@ def test_loaded_by_other_classes(tmp_path: Path) -> None:
 
 
 def test_what_no_config_can_say(tmp_path: Path) -> None:
-    """A score object is copied for each layer; its parameters are saved, by the user loaded."""
+    """Each layer has a copy of a score object. Files hold its parameters; the user loads these."""
     score = Additive(None, None, nn.Parameter(torch.randn(12)))
     model, ids = use(model_of("llama"), score), torch.randint(3, WORDS, (2, 7))
     weights = [p for n, p in model.named_parameters() if ".anyscore." in n]
@@ -260,7 +260,7 @@ def test_wrapped_models() -> None:
 
 
 def test_recorded() -> None:
-    """Exchanged layers keep their weights while they are recorded, and only then."""
+    """Exchanged layers keep their weights during a recording, and only then."""
     model, inputs = use(model_of("llama"), "additive"), inputs_of("llama", padding("after"))
     expected = model(**inputs, output_attentions=True)
     layer: Any = attention_layers(model)["model.layers.0.self_attn"].anyscore
@@ -289,6 +289,6 @@ def test_a_layer_that_does_not_say_its_sizes() -> None:
         ValueError, match=r"model.layers.0.self_attn, a LlamaAttention, .* give head_dim=\."
     ):
         use(model, "additive")
-    use(model, "dot")  # has no parameters
+    use(model, "dot")  # dot has no parameters
     use(model, "additive", head_dim=12)
     assert model.config.anyscore["layers.0.self_attn"]["options"] == {"head_dim": 12}

@@ -1,4 +1,4 @@
-"""What the tests of JAX share. They run in processes of their own, see norecursedirs."""
+"""Setup of the tests of JAX, which run in processes of their own; see norecursedirs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 from helpers.sooner import SOONER
 
-os.environ.update(SOONER)  # not where the table asks otherwise
+os.environ.update(SOONER)  # test_table.py undoes these flags
 os.environ["XLA_FLAGS"] += " --xla_force_host_platform_device_count=4"
 
 import jax

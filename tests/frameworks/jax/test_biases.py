@@ -1,4 +1,4 @@
-"""bias= and bias_after= of the layers for JAX, and biases as arguments of its transformations."""
+"""Layers for JAX take bias= and bias_after=; biases are arguments of JAX's transformations."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ X = jax.random.normal(KEY, (2, 2, 5, 4))
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_values_weights_and_slopes(name: str) -> None:
-    """Biases of arrays of NumPy, and of JAX under its transformations."""
+    """Biases may be NumPy arrays, and JAX arrays under transformations."""
     layer, xs, arrays = make(layers, name), inputs(name), drawn(name)
     (_, weights), params = layer.init_with_output(KEY, *xs, valid_lens=LENGTHS, **of(*arrays))
     parameters = layer.numpy_parameters(params)
@@ -54,7 +54,7 @@ def test_values_weights_and_slopes(name: str) -> None:
 
 @pytest.mark.parametrize("name", ["trilinear", "heads"])
 def test_modules_of_nnx(name: str) -> None:
-    """A module that holds a table passes it on, and it is trained."""
+    """A module passes its own table to the layer as a bias, and the table has a gradient."""
     xs, arrays = inputs(name), drawn(name)
 
     class Block(nnx.Module):

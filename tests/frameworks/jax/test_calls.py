@@ -1,4 +1,4 @@
-"""What JAX does around a call: traces, batches, repeats; and seeds, which it does not keep."""
+"""JAX may trace, batch and repeat calls, and calls take seeds, which JAX does not keep."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from helpers.samples import make_score, normal
 B, T_Q, T_K, D, D_V = 3, 4, 6, 5, 2
 LENGTHS = np.array([0, 2, 6])
 PAIRS = pytest.mark.parametrize("name", ["Cosine", "Gaussian", "Laplace", "Additive", "GATv2"])
-"""A score of each pair: the slow tests; derivatives of all scores are in test_table.py."""
+"""One score of each pair, for slow tests; test_table.py has derivatives of all scores."""
 
 
 def arrays(dtype: Any = np.float64) -> tuple[jax.Array, jax.Array, jax.Array]:
@@ -41,7 +41,7 @@ def in_numpy(name: str, **options: Any) -> np.ndarray:
 
 @contextmanager
 def bits(wide: bool) -> Iterator[None]:
-    """64-bit numbers, or JAX's default of 32."""
+    """Use 64-bit numbers, or JAX's default of 32."""
     jax.config.update("jax_enable_x64", wide)
     try:
         yield
@@ -51,7 +51,7 @@ def bits(wide: bool) -> Iterator[None]:
 
 @pytest.mark.parametrize("name", ONE_OF_EACH)
 def test_traced_lengths_and_offsets(name: str) -> None:
-    """Compiled once for all lengths and offsets."""
+    """One compilation serves all lengths and offsets."""
     traces = []
 
     @jax.jit
@@ -96,7 +96,7 @@ def test_vmap_scan_and_checkpoint(name: str) -> None:
 
 @PAIRS
 def test_second_derivatives(name: str) -> None:
-    """Of a masked call: reverse over reverse, against differences of the first."""
+    """Reverse over reverse of a masked call agrees with differences of first derivatives."""
     query, key, value = arrays()
     score, direction = jax_score(name), jnp.asarray(normal(B, T_Q, D, seed=9))
 
@@ -143,7 +143,7 @@ def test_dropout_is_that_of_numpy(seed: int, wide: bool) -> None:
 
 @pytest.mark.parametrize("wide", [False, True])
 def test_known_answers_of_philox(wide: bool) -> None:
-    """A vector that Random123 publishes for philox4x32, 10 rounds."""
+    """Philox gives the vector that Random123 publishes for philox4x32, 10 rounds."""
     with bits(wide):
         counter = [
             jnp.asarray(x, np.uint32) for x in (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344)
@@ -154,7 +154,7 @@ def test_known_answers_of_philox(wide: bool) -> None:
 
 
 def test_keys_as_seeds() -> None:
-    """Typed keys: the same key drops the same, traced or not; others drop others."""
+    """A typed key as seed drops the same weights, traced or not; another key drops others."""
     query, key, value = arrays()
 
     def call(seed: jax.Array) -> jax.Array:
@@ -183,7 +183,7 @@ def test_lengths_beyond_32_bits() -> None:
 @pytest.mark.parametrize("dtype", [np.uint32, np.uint64])
 @pytest.mark.parametrize("make", [np.asarray, jnp.asarray])
 def test_unsigned_lengths(make: Any, dtype: Any, wide: bool) -> None:
-    """The largest means all keys, not none."""
+    """The largest length means all keys, not none."""
     with bits(wide):
         query, key, value = arrays(np.float32)
         lengths = make(np.full(B, np.iinfo(dtype).max if make is np.asarray else 2**32 - 1, dtype))
@@ -193,7 +193,7 @@ def test_unsigned_lengths(make: Any, dtype: Any, wide: bool) -> None:
 
 @pytest.mark.parametrize("n", [math.nan, 2.5])
 def test_lengths_are_whole_numbers(n: float) -> None:
-    """Traced ones cannot be refused: fractions are rounded up, NaN means none."""
+    """Traced lengths cannot be refused: fractions are rounded up, NaN means no keys."""
     given = jnp.full(B, n)
     for lengths in (given, [n] * B):
         with pytest.raises(ValueError, match=f"valid_lens holds {n}, expected whole numbers"):

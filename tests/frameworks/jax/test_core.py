@@ -1,4 +1,4 @@
-"""The fused core inside what JAX does around it: the same as the definition, to rounding."""
+"""Inside JAX's transformations, the fused core agrees with the definition to rounding."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ PARAMETERS = tuple(score().tensors().values())
 
 
 def total(impl: str, **options: Any) -> Callable[..., jax.Array]:
-    """A number that depends on everything: query, key, value and the parameters."""
+    """Return a function whose number depends on query, key, value and the parameters."""
 
     def of(query: jax.Array, key: jax.Array, value: jax.Array, *given: jax.Array) -> jax.Array:
         masked = {"valid_lens": LENGTHS, **options}
@@ -62,7 +62,7 @@ def test_plan() -> None:
 
 @pytest.mark.parametrize("options", [{}, SEEDS], ids=["all", "dropout"])
 def test_derivatives(options: dict[str, Any]) -> None:
-    """First and second ones: compiled, under checkpointing, and eagerly."""
+    """Compiled first and second derivatives agree, and eager first ones under checkpointing."""
     args = (*arrays(), *PARAMETERS)
 
     def first(impl: str) -> Any:
@@ -88,7 +88,7 @@ def test_derivatives(options: dict[str, Any]) -> None:
     ids=lambda x: type(x).__name__,
 )
 def test_other_pairs(kind: Score, kv_heads: int) -> None:
-    """The gradients that other pairs have, of heads that are shared."""
+    """Gradients of other pairs agree, also with shared key heads."""
     args = arrays(kv_heads)
 
     def of(*args: jax.Array, impl: str) -> jax.Array:
@@ -109,7 +109,7 @@ def one(impl: str, **options: Any) -> Callable[..., jax.Array]:
 
 
 def test_vmap() -> None:
-    """Batched alone, twice, with what is shared, and with one seed or many."""
+    """Batches agree alone, nested, with shared operands, and with one seed or many."""
     q, k, v = arrays()
     agree(lambda impl: jax.vmap(one(impl))(q, k, v, LENGTHS))
     seeds = jax.random.split(jax.random.key(0), B)
@@ -203,7 +203,7 @@ def test_nothing(sizes: tuple[int, int, int]) -> None:
 
 @pytest.mark.parametrize("impl", ["fused", "reference"])
 def test_ties_and_empty_masks(impl: str) -> None:
-    """Where a query is its key, |q − k| has the derivative 0; masks of no queries are masks too."""
+    """|q − k| has the derivative 0 where q = k; a mask may have no queries."""
     query, key = jnp.zeros((1, 2)), jnp.array([[0.0, 1.0], [2.0, 0.0]])
     value = jnp.array([[1.0, 2.0], [3.0, 5.0]])
 

@@ -1,4 +1,4 @@
-"""Arrays spread over four devices: each computes its part, and nothing is gathered."""
+"""Arrays may spread over four devices: each device computes its part and gathers nothing."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_automatic(name: str, mask: str, kv_heads: int) -> None:
 
 @pytest.mark.parametrize("checked", [True, False])
 def test_shard_map(checked: bool) -> None:
-    """What is the same on all devices has one gradient: their sum."""
+    """An operand that is the same on all devices has one gradient: the sum over devices."""
     args = (*arrays(2), MASKS["lengths"], *PARAMETERS)
     specs = (SPREAD,) * 3 + (PartitionSpec("batch"),) + (PartitionSpec(),) * 3
     mapped = jax.shard_map(call, mesh=MESH, in_specs=specs, out_specs=SPREAD, check_vma=checked)
@@ -107,7 +107,7 @@ def test_a_batch_that_does_not_divide_is_right() -> None:
 @pytest.mark.parametrize("compiled", [False, True])
 @pytest.mark.parametrize("kv_heads", [2, H])
 def test_devices_in_types(kv_heads: int, compiled: bool) -> None:
-    """With a mesh of explicit axes, results and gradients have the types that they should."""
+    """With a mesh of explicit axes, results and gradients have the expected types."""
     typed = jax.make_mesh((2, 2), ("batch", "heads"), axis_types=(AxisType.Explicit,) * 2)
     args = (*arrays(kv_heads), MASKS["lengths"], *PARAMETERS)
     exact = call(*args, **DROPOUT), *gradients(partial(call, **DROPOUT), *args)

@@ -1,4 +1,4 @@
-"""Edges of a graph in JAX: values and gradients are those of PyTorch, jit takes edges."""
+"""Edges of a graph in JAX give the values and gradients of PyTorch, and jit takes edges."""
 
 from __future__ import annotations
 
@@ -52,12 +52,12 @@ def test_the_core_runs_them() -> None:
     assert plan(x, x, x, mask=edges).route == "cpu"
     one, other = (attention(x, x, x, mask=edges, impl=i) for i in ("fused", "reference"))
     np.testing.assert_allclose(one, other, atol=2e-6)
-    assert np.array_equal(one, attention(*[ARRAYS[0]] * 3, mask=edges))  # of NumPy
+    assert np.array_equal(one, attention(*[ARRAYS[0]] * 3, mask=edges))  # a call of NumPy
 
 
 @pytest.mark.parametrize("what", ["arrays", "graphs", "both"])
 def test_vmap(what: str) -> None:
-    """vmap goes over arrays along one graph, and over graphs of as many edges."""
+    """vmap maps over arrays along one graph, and over graphs of equally many edges."""
     many = jnp.array(RNG.integers(0, NODES, (3, 2, EDGES)))
     xs = jnp.array(RNG.standard_normal((3, NODES, 8)), jnp.float32)
 

@@ -1,4 +1,4 @@
-"""Wrong calls with JAX's arrays, executed and traced: the same words as in NumPy."""
+"""Wrong calls with JAX's arrays, executed and traced, raise NumPy's messages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from helpers.wrong_calls import NAMING, TABLE, check_as_in_numpy, given
 def test_table(change: dict[str, Any], error: type, text: str) -> None:
     tensors, options = given(change, jnp.asarray)
     calls = [attention, lambda *xs, **more: jax.jit(lambda *ys: attention(*ys, **more))(*xs)]
-    calls += [plan] * (change.get("value", 0) is not None)  # which needs none
+    calls += [plan] * (change.get("value", 0) is not None)  # plan needs no value
     for function in calls:
         with pytest.raises(error) as raised:
             function(*tensors, **options)

@@ -1,4 +1,4 @@
-"""What `jax.export` writes runs without us: by the definition, derivatives included."""
+"""Programs of `jax.export` run without anyscore: by the definition, derivatives included."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def test_batches_of_any_size() -> None:
 
 @pytest.mark.parametrize("shift", [0, 1e3])
 def test_keys_prepared_by_what_was_exported(shift: float) -> None:
-    """They are packed otherwise, and as good for the core."""
+    """An exported program packs keys in another way; the core takes these keys as well."""
     key = KEY + shift
     pack = jax.jit(lambda key: prepare_keys(key, ADDITIVE).packed)
     packed = export.deserialize(export.export(pack)(key).serialize()).call(key)
@@ -63,7 +63,7 @@ def test_keys_prepared_by_what_was_exported(shift: float) -> None:
 
 
 def test_masks_keys_and_scores_are_arguments_of_what_was_exported() -> None:
-    """Their structure is written too, and read again."""
+    """An export writes and reads the structure of its arguments; another structure raises."""
     x, n = jnp.asarray(normal(2, 5, 4)), jnp.array([5, 3])
     score = Additive(*(jnp.asarray(normal(*shape)) for shape in ((3, 4), (3, 4), (3,))))
     given = x, prepare_keys(x, score), score, Causal("end") & Lengths(n)

@@ -1,4 +1,4 @@
-"""Objects of ours in the files of JAX and Flax: pickles, Flax's, Orbax's, exported programs."""
+"""Files of JAX and Flax hold anyscore's objects: pickles, Flax's, Orbax's, exported programs."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_checkpoints_of_orbax(name: str, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", OBJECTS)
 def test_none_may_stand_for_what_they_hold(name: str) -> None:
-    """Orbax does so, to look for options of each array."""
+    """None may replace each array: Orbax does so to look for options of each array."""
     made = OBJECTS[name]()
     nothing = jax.tree.map(lambda _: None, made)
     assert jax.tree.structure(made).flatten_up_to(nothing) == [None] * len(jax.tree.leaves(made))

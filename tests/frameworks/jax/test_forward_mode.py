@@ -1,4 +1,4 @@
-"""Forward mode through the fused core and through masks: the derivatives of the reference."""
+"""Forward mode through the fused core and through masks gives the reference's derivatives."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def agree(ours: Any, exact: Any) -> None:
 
 
 def slope(of: Callable[..., jax.Array]) -> jax.Array:
-    """The derivative along MOVED by differences of the value."""
+    """Return the derivative along MOVED by differences of the value."""
     ahead, behind = (of(*(x + e * y for x, y in zip(GIVEN, MOVED, strict=True))) for e in (H, -H))
     return (ahead - behind) / (2 * H)
 
@@ -62,7 +62,7 @@ H = 1e-5
     ],
 )
 def test_of_the_value(impl: str, mask: str, drops: bool) -> None:
-    """Eagerly, compiled, by linearize and in batches; with each mask and dropout or none."""
+    """Tangents agree eagerly, compiled, linearized and batched, for all masks and dropout."""
     options: dict[str, Any] = {"dropout": 0.4, "dropout_seed": 7} if drops else {}
     of = call(impl, mask, **options)
 
@@ -79,7 +79,7 @@ def test_of_the_value(impl: str, mask: str, drops: bool) -> None:
 
 @pytest.mark.parametrize("mask", MASKS)
 def test_of_both_orders(mask: str) -> None:
-    """Forward over reverse, reverse over forward, and reverse over reverse."""
+    """Forward over reverse, reverse over forward, and reverse over reverse agree."""
     assert plan(*GIVEN, score=Additive(*WEIGHTS), mask=MASKS[mask]).route == "cpu"
     ours, definition = total("auto", mask), total("reference", mask)
 
@@ -97,7 +97,7 @@ def test_of_both_orders(mask: str) -> None:
 
 @pytest.mark.parametrize("score", [ScaledDot(), Gaussian()], ids=lambda x: type(x).__name__)
 def test_of_the_log_sum_exp(score: Score) -> None:
-    """With heads that are shared, and of one argument alone."""
+    """Tangents agree with shared key heads, and along one argument alone."""
     q, k, v = (
         jnp.asarray(normal(2, n, *x)) for n, x in ((4, (3, D)), (2, (T_K, D)), (2, (T_K, 2)))
     )
@@ -114,7 +114,7 @@ def test_of_the_log_sum_exp(score: Score) -> None:
 
 @pytest.mark.parametrize("impl", ["fused", "reference"])
 def test_what_is_masked_reaches_no_tangent(impl: str) -> None:
-    """NaN in padding, in value and in direction."""
+    """NaN in padding changes no tangent, in values or in directions."""
     padding = jnp.arange(T_K)[:, None] >= LENGTHS[:, None, None]
 
     def spoilt(xs: Any) -> Any:
@@ -126,7 +126,7 @@ def test_what_is_masked_reaches_no_tangent(impl: str) -> None:
 
 
 def test_gradients_are_those_of_the_core() -> None:
-    """Reverse mode runs the fused backward still, alone, batched and in forward over reverse."""
+    """Reverse mode still runs the fused backward, alone and batched."""
     grad = jax.grad(total("auto", "lengths"))
     assert "anyscore_backward" in jax.jit(grad).lower(*GIVEN).as_text()
 
@@ -136,5 +136,5 @@ def test_gradients_are_those_of_the_core() -> None:
 
     text = jax.jit(jax.grad(batched, (0, 1, 2))).lower(*GIVEN).as_text()
     assert "anyscore_backward" in text
-    assert "tanh(" not in text  # nothing by the definition
-    assert not re.search(rf"{T_Q}x{T_K}x\d", text)  # scores of few keys are kept, nothing wider
+    assert "tanh(" not in text  # no operation of the definition
+    assert not re.search(rf"{T_Q}x{T_K}x\d", text)  # kept scores of few keys, no wider array

@@ -1,4 +1,4 @@
-"""Growing caches in JAX: values, one program for all steps, differentiable."""
+"""Growing caches in JAX are differentiable, and one program runs all steps."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from helpers.samples import PAIRS, make_score, normal
 
 B, H, KV, T, D, D_V = 2, 4, 2, 7, 5, 3
 WITH_A_BIAS = pytest.mark.parametrize("name", [*PAIRS, "Trilinear"])
-"""One score of each pair, and one whose keys have a bias."""
+"""One score of each pair, and a score whose keys have a bias."""
 SOME = pytest.mark.parametrize("name", ["Additive", "GATv2", "Trilinear", "ScaledDot"])
 
 
@@ -31,7 +31,7 @@ def score_of(name: str, dtype: Any = "float64") -> Score:
 
 
 def fixed(score: Score) -> Score:
-    """With a slope that is a number: as an argument of a compiled function it is a tracer."""
+    """Return the score with a number as slope: a compiled function has a tracer as slope."""
     return GATv2(score.W_q, score.W_k, score.w_v) if isinstance(score, GATv2) else score
 
 
@@ -77,12 +77,12 @@ def test_chunks_without_a_compiler(name: str) -> None:
         before = cache
         cache, found = step(cache, *(x[..., part, :] for x in (q, k, v)), score)
         same(found, expected[..., part, :])
-        assert int(before.length) == part.start  # it is a value
+        assert int(before.length) == part.start  # a step changes no earlier cache
 
 
 @SOME
 def test_a_scan_and_its_gradients(name: str) -> None:
-    """Of all steps, as of everything at once: keys, values and parameters."""
+    """A scan over steps has the gradients of one call, for keys, values and parameters."""
     inputs_, score = inputs(), score_of(name)
 
     def by_steps(q: Any, k: Any, v: Any, score: Score) -> jax.Array:
@@ -114,7 +114,7 @@ def test_a_scan_and_its_gradients(name: str) -> None:
 
 def test_vmap() -> None:
     score, (q, *others) = score_of("Additive"), inputs()
-    k, v = (jnp.repeat(x, H // KV, 1) for x in others)  # heads are counted from rank 4 on
+    k, v = (jnp.repeat(x, H // KV, 1) for x in others)  # rank 3 has no heads to share
 
     def run(q: Any, k: Any, v: Any) -> Any:
         cache = make_cache(k[..., :3, :], v[..., :3, :], score, capacity=T)
@@ -180,7 +180,7 @@ def test_dtypes(dtype: str) -> None:
 
 
 def test_packed_keys_go_along_and_elsewhere() -> None:
-    """What is exported packs by the definition; a cache goes from one to the other and back."""
+    """Exports pack keys by the definition; a cache goes into an exported program and back."""
     (q, k, v), score = inputs("float32"), score_of("Additive", "float32")
     cache = make_cache(k[..., :3, :], v[..., :3, :], score, capacity=T)
     if cache.packed is None:

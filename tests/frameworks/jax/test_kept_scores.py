@@ -1,4 +1,4 @@
-"""Calls of few keys keep their scores for the backward, in the place of the output."""
+"""Calls of few keys keep scores for the backward instead of the output."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def slopes(**options: Any) -> Callable[..., Any]:
 
 
 def given(function: Callable[..., Any], *args: Any) -> set[str]:
-    """The operands of the one backward in the program of a function."""
+    """Return the operands of the one backward in a function's program."""
     text = jax.jit(function).lower(*args).as_text()
     (found,) = {x for x in re.findall(r'names = "([^"]+)"', text) if "d_output" in x}
     return set(found.split())
@@ -64,7 +64,7 @@ def test_gradients(name: str) -> None:
 
 
 def test_which_calls_do() -> None:
-    """Not those whose scores take more memory than the output, nor where nobody sees φ's value."""
+    """Calls keep scores of few keys, at most d_v, unless bias_after hides the values of φ."""
     few = slopes(score=SCORES["additive"])
     assert {"scores", "stats"} <= given(few, *arrays())
     assert "output" not in given(few, *arrays())
@@ -77,7 +77,7 @@ def test_which_calls_do() -> None:
 
 
 def test_weights_beside_the_output() -> None:
-    """Scores that are asked for are kept too, and have gradients of their own."""
+    """Scores of returned weights are kept too, and have gradients of their own."""
 
     def total(*args: jax.Array, impl: str) -> jax.Array:
         found = attention(*args, score=SCORES["gatv2"], return_weights=True, impl=impl)
@@ -89,7 +89,7 @@ def test_weights_beside_the_output() -> None:
 
 
 def test_vmap_over_some_operands() -> None:
-    """Where keys and queries are the same for all that vmap batches, so are the scores."""
+    """If all elements of a batch share queries and keys, these elements share the scores."""
     query, key, value = arrays()
     values = jnp.stack([value, value + 1, -value])
     for axes in (None, None, 0), (None, 0, None):
@@ -104,7 +104,7 @@ def test_vmap_over_some_operands() -> None:
 
 
 def test_sizes_that_are_symbols() -> None:
-    """A gradient is exported whose number of keys is not known."""
+    """A gradient exports with an unknown number of keys."""
     keys = export.symbolic_shape("n")[0]
     shapes = (B, T_Q, D), (B, keys, D), (B, keys, D_V)
     like = [jax.ShapeDtypeStruct(shape, jnp.float64) for shape in shapes]  # type: ignore[no-untyped-call]

@@ -1,4 +1,4 @@
-"""sink= of the layers for JAX, plain and as Flax NNX modules."""
+"""Layers for JAX take sink=, as plain layers and as Flax NNX modules."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ KEY = jax.random.key(0)
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_learned_sink(name: str) -> None:
-    """Its values, those of the layer for PyTorch with its parameters, and that it has a slope."""
+    """A learned sink gives the expected values, here and in PyTorch's layer, and has a gradient."""
     layer, arrays = make(layers, name), inputs(name)
     params = layer.init(KEY, *arrays)
     parameters = drawn(name, layer.numpy_parameters(params))

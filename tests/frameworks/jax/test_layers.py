@@ -1,4 +1,4 @@
-"""The layers for JAX, plain and as Flax NNX modules: calls, parameters, gradients, dropout."""
+"""Layers for JAX, plain and as Flax NNX modules, agree in calls, gradients and dropout."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def inputs(name: str) -> list[np.ndarray]:
 
 
 def make(name: str) -> tuple[Any, Any]:
-    """The layer in JAX, and the same in PyTorch."""
+    """Return the layer in JAX, and the same layer in PyTorch."""
     kind, args, options, _ = MADE[name]
     return (getattr(module, kind)(*args, **options) for module in (layers, torch_layers))
 
@@ -149,7 +149,7 @@ def test_mistakes() -> None:
 
 @each_layer
 def test_numpy_arrays(name: str) -> None:
-    """As inputs and parameters; the answer is JAX's."""
+    """Inputs and parameters may be NumPy arrays; the output is a JAX array."""
     ours, _ = make(name)
     given = inputs(name)
     params = ours.init(KEY, *given)
@@ -164,7 +164,7 @@ def test_numpy_arrays(name: str) -> None:
 @pytest.mark.parametrize("module", [False, True])
 @pytest.mark.parametrize("kind", ["Attention", "MultiHeadAttention", "SelfAttention"])
 def test_impl(kind: str, module: bool) -> None:
-    """A layer that may not choose runs what it was told, or says why it cannot."""
+    """A layer with impl= runs that implementation."""
     sizes = {"Attention": (), "MultiHeadAttention": (8, 2), "SelfAttention": (8, 8)}[kind]
     x = jnp.asarray(normal(B, T_Q, 8), "float32")
 
@@ -203,7 +203,7 @@ def test_padding_reaches_no_gradient() -> None:
 
 @each_layer
 def test_modules(name: str) -> None:
-    """As the plain layers; trained by NNX's own means, and split and merged."""
+    """Modules agree with plain layers, and NNX differentiates, splits and merges modules."""
     kind, args, options, _ = MADE[name]
     module = getattr(modules, kind)(*args, **options, rngs=nnx.Rngs(0))
     ours, _ = make(name)

@@ -1,4 +1,4 @@
-"""Normalizers other than the softmax, in JAX."""
+"""Normalizers other than the softmax are right in JAX."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_the_layer(normalizer: Any) -> None:
 
 @pytest.mark.parametrize("normalizer", NORMALIZERS)
 def test_spread_over_devices(normalizer: str) -> None:
-    """Each computes its part, and nothing is gathered; by shard_map likewise."""
+    """Each device computes its part and gathers nothing; shard_map gives the same."""
     mesh = jax.make_mesh((2,), ("batch",), axis_types=(AxisType.Auto,))
     spread = PartitionSpec("batch")
     xs = [jax.device_put(x, NamedSharding(mesh, spread)) for x in XS]
@@ -107,7 +107,7 @@ def test_exported(normalizer: str) -> None:
 
 @pytest.mark.parametrize("normalizer", NORMALIZERS)
 def test_nan_in_what_is_attended(normalizer: str) -> None:
-    """It makes the rows and gradients of what attends it NaN; in what is masked, it is not read."""
+    """NaN in a key makes rows and gradients of its queries NaN; NaN in a masked key is not read."""
     q, k, v = XS
     k = k.at[1, :, 2].set(jnp.nan).at[1, :, 5].set(jnp.nan)
     lengths = jnp.array([[6] * 4, [2, 3, 5, 1]])[:, None]

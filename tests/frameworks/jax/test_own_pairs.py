@@ -1,4 +1,4 @@
-"""Pairs of formulas in JAX: by the core, by Pallas and by the definition."""
+"""Pairs of formulas in JAX agree by the core, by Pallas and by the definition."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_layer_and_plan() -> None:
 
 
 def test_the_same_name_again() -> None:
-    """A compiled function of another formula of the same name is another."""
+    """JAX compiles anew for another formula of the same name."""
     q, k, v, w = XS
     run = jax.jit(lambda score: attention(q, k, v, score=score, impl="reference"))
     one, other = (run(Own(w, Pair.from_formula("mine", f))) for f in (SOFTPLUS, "a * sin(b)"))

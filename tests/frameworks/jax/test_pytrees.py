@@ -1,4 +1,4 @@
-"""Masks, scores and prepared keys as arguments of JAX's transformations."""
+"""Masks, scores and prepared keys are arguments of JAX's transformations."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_masks(name: str) -> None:
     mask = MASKS[name]
     leaves, structure = jax.tree.flatten(mask)
     assert jax.tree.structure(jax.tree.unflatten(structure, leaves)) == structure
-    for x in (object(), None):  # what JAX itself puts there
+    for x in (object(), None):  # JAX itself puts these there
         jax.tree.map(lambda _, x=x: x, mask)
 
     def call(query: jax.Array, mask: Any) -> jax.Array:
@@ -74,7 +74,7 @@ def test_masks_in_batches() -> None:
     ids=lambda x: type(x).__name__,
 )
 def test_scores(score: Any) -> None:
-    """Gradients come as scores."""
+    """The gradient of a score is a score of the same class."""
 
     def call(score: Any, impl: str) -> jax.Array:
         return (attention(QUERY, KEY, VALUE, score=score, impl=impl) ** 2).sum()

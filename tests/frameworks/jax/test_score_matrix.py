@@ -1,4 +1,4 @@
-"""`scores`, `log_weights` and `log_sum_exp` in JAX: by the core, by Pallas and by definition."""
+"""`scores`, `log_weights` and `log_sum_exp` agree in JAX: by core, Pallas and definition."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def test_gradients_by_pallas(row: Row, kind: str, monkeypatch: pytest.MonkeyPatc
 
 
 def test_transforms() -> None:
-    """Batches, tangents and second derivatives are those of the definition."""
+    """Batches, tangents and second derivatives equal those of the definition."""
     made = np.random.default_rng(0)
     query, key = (jnp.asarray(made.normal(size=(3, n, 4)), jnp.float32) for n in (2, 5))
 

@@ -1,4 +1,4 @@
-"""impl="separable" in JAX: values are known in eager calls and in their derivatives, not in jit."""
+"""JAX runs impl="separable" in eager calls and their derivatives: jit does not know values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sinks in JAX: one more logit."""
+"""A sink in JAX is one more logit."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""softcap= of the layers for JAX, plain and as Flax NNX modules."""
+"""Layers for JAX take softcap=, as plain layers and as Flax NNX modules."""
 
 from __future__ import annotations
 

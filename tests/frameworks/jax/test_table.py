@@ -1,7 +1,7 @@
-"""Scores × masks in JAX against the oracle: values, and gradients of what is compiled.
+"""Scores × masks in JAX agree with the oracle: values, and gradients of compiled calls.
 
-A part of the tables: JAX compiles every operation anew for every shape, a second or two a row. All
-of it is in docs/parity.md.
+The rows are a part of the tables, since JAX compiles every operation anew for every shape. A row
+takes a second or two. The page docs/parity.md has all rows.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ EMITTERS = {"xla_cpu_use_fusion_emitters": True}
 
 @pytest.fixture(autouse=True)
 def _as_users_compile() -> Iterator[None]:
-    """With all optimizations, which conftest.py leaves out elsewhere."""
+    """Compile with all optimizations, which conftest.py leaves out elsewhere."""
     jax.config.update("jax_disable_most_optimizations", False)
     yield
     jax.config.update("jax_disable_most_optimizations", True)
@@ -47,7 +47,7 @@ def test_values(score: str) -> None:
         options = {"score": c.score.build(c.parameters, jnp.asarray), **c.masking(jnp.asarray)}
         found = attention(*tensors, **options, return_weights=True, return_lse=True)
         found += (attention(*tensors, **options),)
-        with np.errstate(all="ignore"):  # in NumPy, which compiles nothing
+        with np.errstate(all="ignore"):  # NumPy compiles nothing
             built = c.score.build(c.parameters, np.asarray)
             same = plain.attend(np, c.query, c.key, c.value, built, keep(*row[1:]))
         for x, want, simple in zip(
@@ -67,7 +67,7 @@ def test_values(score: str) -> None:
     ],
 )
 def test_gradients(score: str, dtype: Any) -> None:
-    """Compiled, of everything at once."""
+    """Compiled gradients of all inputs keep the budget."""
     row = (score, "heads", "four")
     c = case(*row)
     array = partial(jnp.asarray, dtype=dtype)
@@ -97,7 +97,7 @@ def test_gradients(score: str, dtype: Any) -> None:
 
     actual, want = through(ours), exact_gradients(row)
     assert actual.keys() == want.keys()
-    try:  # as if plain operations were exact: they seldom decide, and take as long to compile
+    try:  # first without plain operations, which seldom decide but compile as long
         assert_gradients_within_budget(actual, want, want, partial(terms, row))
     except AssertionError:
         assert_gradients_within_budget(actual, want, through(plainly), partial(terms, row))

@@ -1,4 +1,4 @@
-"""Arrays and masks that several files of tests of Keras call layers with."""
+"""Arrays and masks for calls of layers, shared by several files of tests of Keras."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ B, T_Q, T_K, D, D_V = 2, 3, 5, 4, 7
 KEEP = np.array([[1, 0, 1, 1, 0], [0, 1, 0, 0, 0]], bool)
 QUERIES = np.array([[1, 1, 0], [1, 0, 0]], bool)
 PAIRS = normal(B, T_Q, T_K) > 0
-PAIRS[0, 1] = False  # a query that attends nothing
+PAIRS[0, 1] = False  # a query without keys
 
 
 def arrays() -> list[np.ndarray]:

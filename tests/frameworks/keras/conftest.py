@@ -1,4 +1,4 @@
-"""What the tests of Keras share. They run in processes of their own, one for each backend:
+"""Setup of the tests of Keras, which run in processes of their own, one for each backend:
 
 KERAS_BACKEND=tensorflow pytest tests/frameworks/keras        # or jax, or torch
 """
@@ -24,7 +24,7 @@ if keras.backend.backend() == "jax":
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Keras makes NumPy arrays of tensors in a way that NumPy 2 warns of."""
+    """Ignore NumPy 2's warning of the way in which Keras makes NumPy arrays of tensors."""
     line = "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
     config.addinivalue_line("filterwarnings", line)
 

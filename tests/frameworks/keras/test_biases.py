@@ -1,4 +1,4 @@
-"""bias= and bias_after= of the layers for Keras: tensors, symbols, and tables that are trained."""
+"""Layers for Keras take bias= and bias_after=: tensors, symbols and trained tables."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tensors(arrays: Any) -> list[Any]:
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_values_and_weights(name: str) -> None:
-    """Also of scores, and of biases that are arrays of NumPy."""
+    """Outputs, weights and scores have the biases, also biases of NumPy arrays."""
     layer, xs, arrays = make(layers, name), inputs(name), drawn(name)
     biases = of(arrays[0], tensors(arrays)[1])
     output = layer(*xs, valid_lens=LENGTHS, **biases)
@@ -38,7 +38,7 @@ def test_values_and_weights(name: str) -> None:
 
 @keras.saving.register_keras_serializable("tests")
 class Block(keras.layers.Layer):
-    """A layer that holds a table, and passes it on."""
+    """Layer that passes its own table to attention as a bias."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -62,7 +62,7 @@ def test_a_table_is_trained_and_saved(tokens: int | None, tmp_path: Path) -> Non
     model.fit(x, x[:, ::-1], epochs=2, verbose=0)
     table = numpy(model.layers[-1].table)
     assert np.all(table[:, :3])
-    assert not np.any(table[:, 3:])  # of keys after the query
+    assert not np.any(table[:, 3:])  # distances of keys after the query
     model.save(tmp_path / "model.keras")
     again = keras.models.load_model(tmp_path / "model.keras")
     np.testing.assert_array_equal(numpy(again.layers[-1].table), table)
@@ -86,7 +86,7 @@ def test_functional_models_take_tensors(name: str) -> None:
 
 
 def test_beside_padding_masks() -> None:
-    """Of layers before this one; and a bias has none."""
+    """Padding masks of earlier layers apply beside a bias, which has no mask."""
     tokens = np.array([[3, 1, 0, 0], [1, 2, 2, 0]])
     embedding, layer = keras.layers.Embedding(4, 6, mask_zero=True), layers.SelfAttention(6, 3)
     bias = np.random.normal(size=(4, 4)).astype("float32")

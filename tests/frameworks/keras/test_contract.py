@@ -1,4 +1,4 @@
-"""What Keras asks of any layer: its own layer test, names that are its own, pickles, old files."""
+"""Layers keep Keras's contract: its own layer test, its own names, pickles, old files."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from helpers.table_scores import TABLE
 BACKEND = keras.backend.backend()
 D = 4
 LIST: Any = [(2, 3, D), (2, 5, D)]
-if BACKEND == "tensorflow":  # whose generators of data take no lists
+if BACKEND == "tensorflow":  # TensorFlow's generators of data take no lists
     LIST = tuple(LIST)
 
 
@@ -79,7 +79,7 @@ ROWS: dict[str, tuple[Any, dict[str, Any], Any, tuple[int, ...]]] = {
 
 OTHERS = [name for name in ROWS if name.split("-")[-1] not in TABLE]
 TURNS = {"jax": ("{}", "heads-{}", "self-{}"), "tensorflow": ("heads-{}", "self-{}", "{}")}
-"""With PyTorch every row; with the two that compile, which is slow, a layer for each score."""
+"""PyTorch runs every row. The backends that compile, which is slow, run a layer for each score."""
 RUN = list(ROWS)
 if BACKEND in TURNS:
     RUN = [TURNS[BACKEND][n % 3].format(name) for n, name in enumerate(TABLE)] + OTHERS
@@ -89,7 +89,7 @@ if BACKEND in TURNS:
 @pytest.mark.filterwarnings("ignore:The model does not have any trainable weights")
 @pytest.mark.parametrize("name", RUN)
 def test_the_layer_test_of_keras(name: str) -> None:
-    """Configs, builds, symbols, eager calls, a step of training, mixed precision."""
+    """Configs, builds, symbols, eager calls, a step of training and mixed precision pass."""
     layer, arguments, shape, expected = ROWS[name]
     test = TestCase()
     test.setUp()
@@ -144,7 +144,7 @@ def test_registry_of_torch(name: str) -> None:
     layer = called(name)
     variables = {id(x.value) for x in layer.variables}
     assert {id(x) for x in layer.parameters()} == variables
-    kept = {x.data_ptr() for x in layer.state_dict().values()}  # twice, of layers in layers
+    kept = {x.data_ptr() for x in layer.state_dict().values()}  # layers in layers are there twice
     assert kept == {x.value.data_ptr() for x in layer.variables}
     layer.zero_grad()
     layer.to("cpu")
@@ -160,7 +160,7 @@ OVERRIDDEN = {
 
 
 def test_no_name_of_ours_is_taken() -> None:
-    """By Keras, on any backend, or by PyTorch: what layers and models have keeps its meaning."""
+    """Attributes of layers and models keep their meaning in Keras, on any backend, and PyTorch."""
     inputs = keras.Input((3,))
     theirs = [keras.layers.Layer(), keras.Model(inputs, inputs), torch.nn.Module()]
     if BACKEND == "tensorflow":
@@ -184,7 +184,7 @@ def test_no_name_of_ours_is_taken() -> None:
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_the_last_batch_stays_behind(name: str, tmp_path: Path) -> None:
-    """Pickles, copies and files of a layer that was used hold its parameters alone."""
+    """Pickles, copies and files of a used layer hold its parameters alone."""
     few, many = (len(pickle.dumps(called(name, batch))) for batch in (1, 100))
     assert abs(many - few) < 100
     layer = called(name, 100)
@@ -235,7 +235,7 @@ def test_options_go_round(make: Any) -> None:
 
 
 def test_names_of_the_package() -> None:
-    """No warning of Keras at the first call, with masks."""
+    """The first call, with masks, raises no warning of Keras."""
     embed = keras.layers.Embedding(9, D, mask_zero=True)
     x = embed(np.array([[1, 2, 0], [3, 0, 0]]))
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-"""Models called with masks and biases of ours: saved, described, cloned, and made again."""
+"""Models with anyscore's masks and biases can be saved, described, cloned and made again."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tensor(x: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Odd(Mask):
-    """A mask of the user: keys at odd places, beside others."""
+    """A user's mask of keys at odd places, beside other masks."""
 
     others: Any
 
@@ -107,7 +107,7 @@ if keras.backend.backend() == "tensorflow":
 
 
 def model_of(name: str, layer: Any | None = None) -> tuple[Any, np.ndarray[Any, Any]]:
-    """A model of one layer that is called with an object, and its input."""
+    """Return a model of one layer, which is called with an object, and the model's input."""
     argument, make = OBJECTS[name]
     batch = 1 if name in ("sequences", "edges") else BATCH
     x = keras.Input((T, D))
@@ -142,7 +142,7 @@ def test_a_class_that_is_not_there(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("many", [False, True])
 def test_symbols_in_masks(many: bool) -> None:
-    """Keras would not find the symbols, and make a model that cannot run."""
+    """Symbols in masks raise: Keras would not find the symbols, and its model could not run."""
     x, lengths = keras.Input((T, D)), keras.Input((), dtype="int32")
     mask = Causal() & Lengths(lengths) if many else Causal(offset=lengths)
     with pytest.raises(TypeError, match=r"holds a symbolic tensor, .*pass it as valid_lens="):

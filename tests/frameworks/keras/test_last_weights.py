@@ -1,4 +1,4 @@
-"""Weights of chosen queries and heads of the last call of a layer for Keras."""
+"""Layers for Keras return the last call's weights of chosen queries and heads."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from frameworks.keras.arrays import near, numpy
 X = np.random.default_rng(0).normal(size=(2, 5, 12)).astype("float32")
 CHOSEN: list[Any] = [None, 3, -1, slice(1, 4), [2, 0, 2], [], np.array([4, 1]), range(2)]
 PAIRS = [(rows, CHOSEN[(i + n) % 8]) for n in range(8) for i, rows in enumerate(CHOSEN)]
-"""Rows and heads: all pairs, dealt out among scores."""
+"""All pairs of rows and heads, dealt out among scores."""
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Layers for Keras: what they compute, masks as Keras has them, dropout, precision, errors."""
+"""Layers for Keras are right in values, masks of Keras, dropout, precision and errors."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def near(x: Any, y: Any, **options: Any) -> None:
 
 
 def test_the_seeds_examples() -> None:
-    """Equal keys average the values; lengths 2 and 6."""
+    """Equal keys average the values, for lengths 2 and 6."""
     keys, values = np.ones((2, 10, 2)), np.arange(40.0).reshape(1, 10, 4).repeat(2, axis=0)
     lens = np.array([2, 6])
     for layer, width in (
@@ -92,7 +92,7 @@ def test_masks_of_keras() -> None:
     for mask in ([None, KEEP], [QUERIES, KEEP], [QUERIES, None]):
         for causal in (False, True):
             if causal and mask[1] is not None:
-                continue  # some query attends nothing: theirs is a mean then
+                continue  # for a query without keys, Keras gives a mean
             expected = theirs(
                 [query * D**-0.5, value, key], mask=list(mask), use_causal_mask=causal
             )
@@ -111,7 +111,7 @@ def test_masks_of_ours() -> None:
 
 
 def test_masks_that_come_with_embeddings() -> None:
-    """Of queries and keys, in separate arguments and in a list; they go on with the output."""
+    """Masks of embeddings apply, in separate arguments and in a list, and go on with the output."""
     tokens, others = np.array([[1, 2, 0], [3, 0, 0]]), np.array([[4, 1, 2, 0, 0], [1, 0, 0, 0, 0]])
     embed = keras.layers.Embedding(9, D, mask_zero=True)
     layer = layers.DotProductAttention()
@@ -175,7 +175,7 @@ def test_dropout() -> None:
 
 @pytest.mark.parametrize("half", ["float16", "bfloat16"])
 def test_mixed_precision(half: str) -> None:
-    """Computed in half, parameters in float32, scales not rounded; lengths neither."""
+    """Layers compute in half, with parameters in float32, and round neither scales nor lengths."""
     for make in (lambda: layers.AdditiveAttention(6), lambda: layers.Attention("gaussian")):
         wide = make()
         expected = wide(*arrays(), valid_lens=[2, 4])
@@ -226,7 +226,7 @@ def test_score_objects_and_callables() -> None:
 
 
 def test_heads() -> None:
-    """By itself, in plain NumPy."""
+    """A multi-head layer agrees with its formula in NumPy."""
     layer = layers.MultiHeadAttention(6, 3, kv_heads=1, score="gaussian", d_q=D, d_k=D, d_v=D_V)
     output = layer(*arrays(), valid_lens=[2, 4])
     p = layer.numpy_parameters()
@@ -296,7 +296,7 @@ class Twice(Score):
 
 
 def test_a_score_of_the_user_s_own() -> None:
-    """It works as it is, in every layer; to be saved it must be known to Keras."""
+    """A user's score works in every layer; to save the score, Keras must know its class."""
     x = np.ones((2, 3, 4), "float32")
     single = layers.Attention(Twice())
     assert tuple(single(x, x).shape) == (2, 3, 4)

@@ -1,4 +1,4 @@
-"""Masks as Keras's own attention layers take them: lists, attention_mask, with heads or without."""
+"""Layers take masks as Keras's own do: lists, attention_mask, with heads or without."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from helpers.samples import normal
 
 
 def test_lists_of_masks() -> None:
-    """Of one mask it cannot be known whose it is."""
+    """A list of one mask raises: the mask could belong to queries or to values."""
     query, key, _ = arrays()
     for layer in (DotProductAttention(), MultiHeadAttention(D, 2)):
         for mask in ([KEEP], [QUERIES, KEEP, KEEP, KEEP]):
@@ -50,7 +50,7 @@ def test_a_mask_that_does_not_fit_is_named(many: bool) -> None:
     for wrong in (PAIRS.astype("float32"), PAIRS.astype("float32").tolist()):
         with pytest.raises(TypeError, match="attention_mask must be boolean, or integers 0 and 1"):
             layer([query, key], attention_mask=wrong)
-    layer([query, key], mask=[QUERIES, KEEP], attention_mask=PAIRS)  # and those that fit
+    layer([query, key], mask=[QUERIES, KEEP], attention_mask=PAIRS)  # masks of these shapes fit
 
 
 def test_attention_mask() -> None:
@@ -81,7 +81,7 @@ def test_attention_mask() -> None:
 
 @pytest.mark.parametrize("many", [False, True])
 def test_masks_of_ours_pass_keras_unseen(many: bool) -> None:
-    """In models too, and with lengths that half precision would round."""
+    """Masks of anyscore work in models too, and with lengths that half precision would round."""
     x = np.ones((1, 3001, 2), "float32")
     options = {"score": "dot", "dtype": "mixed_float16"}
     layer = MultiHeadAttention(2, 1, **options) if many else Attention(**options)
@@ -94,7 +94,7 @@ def test_masks_of_ours_pass_keras_unseen(many: bool) -> None:
 
 
 def test_masks_of_heads() -> None:
-    """(batch, T_q, T_k) for all heads, as mask= too and in what & makes; the same with heads."""
+    """A mask (batch, T_q, T_k) is for all heads, by mask= and & too; another mask has heads."""
     query, key, _ = arrays()
     layer = MultiHeadAttention(D, 2, score="gaussian")
     output, weights = layer(query, key, attention_mask=PAIRS, return_attention_scores=True)
@@ -115,7 +115,7 @@ def test_masks_of_heads() -> None:
 
 
 def test_masks_merge_as_in_keras() -> None:
-    """Those of embeddings, of queries and values, and causality are one mask by hand."""
+    """Masks of embeddings, of queries and values, and causality equal one mask by hand."""
     tokens = np.array([[1, 2, 3, 0, 0], [3, 3, 1, 1, 2], [1, 0, 0, 0, 0]])
     others = np.array([[5, 4, 0], [3, 0, 0], [2, 1, 1]])
     queries = keras.layers.Embedding(4, 8, mask_zero=True)(tokens)

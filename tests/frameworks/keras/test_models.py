@@ -1,4 +1,4 @@
-"""Models of Keras: trained, saved, exported, cloned; parameters of, and for, PyTorch."""
+"""Models of Keras train, save, export and clone; PyTorch gives and takes their parameters."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ MAKERS: dict[str, Any] = {
 
 
 def model(layer: Any, lengths: bool = True) -> keras.Model:
-    """Of sequences whose lengths are not known."""
+    """Return a model of sequences whose lengths are not known."""
     inputs = [keras.Input((None, D)), keras.Input((None, D))]
     lens = [keras.Input((), dtype="int32")] if lengths else []
     output = layer(*inputs, valid_lens=lens[0] if lengths else None)
@@ -56,7 +56,7 @@ def numpy(x: Any) -> np.ndarray:
 
 @pytest.mark.parametrize("name", ["attention", "heads"])
 def test_fit(name: str) -> None:
-    """It learns what another of its kind computes; lengths change from batch to batch."""
+    """A model learns the outputs of another of its kind; lengths change from batch to batch."""
     teacher, pupil = model(MAKERS[name]()), model(MAKERS[name]())
     pupil.compile(keras.optimizers.Adam(0.02), "mse")
     assert pupil.jit_compile is (BACKEND == "jax")
@@ -157,7 +157,7 @@ TWINS: dict[str, Any] = {
 
 @pytest.mark.parametrize("name", TWINS)
 def test_parameters_of_pytorch(name: str) -> None:
-    """Both ways, under the same names; the layers then compute the same."""
+    """Parameters go both ways under the same names; the layers then compute the same."""
     make, count = TWINS[name]
     ours, theirs = make(anyscore.keras), make(anyscore.torch)
     arrays = data()[:count]
@@ -210,7 +210,7 @@ def test_old_names_of_layers_that_project(make: Any) -> None:
 @pytest.mark.skipif(BACKEND != "tensorflow", reason="the format is TensorFlow's")
 @pytest.mark.parametrize("name", ["additive", "heads"])
 def test_exported(name: str, tmp_path: Path) -> None:
-    """By the definition: graphs that other processes run cannot call the core."""
+    """An exported model has the definition: graphs of other processes cannot call the core."""
     import tensorflow as tf
 
     trained = model(MAKERS[name]())

@@ -1,4 +1,4 @@
-"""normalizer= of the layers for Keras: kept in configs and saved models."""
+"""Layers for Keras keep normalizer= in configs and saved models."""
 
 from __future__ import annotations
 

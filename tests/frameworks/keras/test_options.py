@@ -1,4 +1,4 @@
-"""Options that Keras's own attention layers have, and impl=: what they do."""
+"""Options of Keras's own attention layers, and impl=, have their effects."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from helpers.samples import normal
 
 
 def test_initializers() -> None:
-    """Drawn by the fans that a Dense layer of the same weight has; each weight by itself."""
+    """Each weight is drawn by itself, with the fans of a Dense layer of the same weight."""
     options = {
         "kernel_initializer": keras.initializers.VarianceScaling(3.0, "fan_in", "uniform"),
         "bias_initializer": "ones",
@@ -36,12 +36,12 @@ def test_initializers() -> None:
         Attention("gaussian", d_q=D, d_k=D, **o).numpy_parameters()
         for o in ({"kernel_initializer": "zeros"}, {})
     )
-    assert sigma == plain  # it does not start at random
+    assert sigma == plain  # σ does not start at random
     assert sigma["log_sigma.weight"] != 0
     for make in (lambda **o: Attention("bilinear", **o), lambda **o: MultiHeadAttention(D, 2, **o)):
         layer = make(kernel_initializer=lambda shape, dtype=None: keras.ops.full(shape, 0.5, dtype))
         layer(*arrays()[:1] * 2)
-        assert (layer.get_weights()[0] == 0.5).all()  # what is not registered works, unsaved
+        assert (layer.get_weights()[0] == 0.5).all()  # unregistered initializers work, unsaved
     fixed = Attention("bilinear", d_q=D, d_k=D, kernel_initializer="identity").numpy_parameters()
     near(fixed["W.weight"], np.eye(D))
 
@@ -134,5 +134,5 @@ def test_impl() -> None:
     ):
         with pytest.raises(ValueError, match="impl must be one of"):
             make(impl="fast")
-    with pytest.raises(NotImplementedError):  # passed on by layers that project
+    with pytest.raises(NotImplementedError):  # layers that project pass impl on
         MultiHeadAttention(D, 2, impl="separable")(query)

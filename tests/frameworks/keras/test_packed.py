@@ -1,4 +1,4 @@
-"""Packed sequences in layers of Keras: as a mask in all, nested or ragged where they are taken."""
+"""Layers of Keras take packed sequences: a mask on all backends, nested or ragged on some."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ X = normal(8, 6).astype("float32")
 
 
 def packed(strided: bool = False) -> Any:
-    """The two sequences as one tensor."""
+    """Return the two sequences as one tensor."""
     if BACKEND == "torch":
         import torch
 

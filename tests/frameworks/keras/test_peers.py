@@ -1,4 +1,4 @@
-"""What users of Keras's attention layers expect of calls: names of arguments and their order."""
+"""Calls take the names and the order of arguments of Keras's attention layers."""
 
 from __future__ import annotations
 
@@ -97,10 +97,10 @@ def test_what_came_twice_or_does_not_fit() -> None:
             TypeError, match=r"keys came twice, once as key=: .* \(queries, keys, v"
         ):
             layer(query, key, key=key + 1)
-        near(layer(query, key, key=key, value=value), layer(query, key, value))  # one tensor
+        near(layer(query, key, key=key, value=value), layer(query, key, value))  # the same tensor
         with pytest.raises(TypeError, match="at most 4 arguments by position"):
             layer(query, key, value, [1, 2], None)
-        for _ in range(2):  # before its parameters are made, and after
+        for _ in range(2):  # before the parameters are made, and after
             with pytest.raises(
                 ValueError, match=r"keys have shape .*7\), expected width 4: by pos"
             ):

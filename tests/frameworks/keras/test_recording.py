@@ -1,4 +1,4 @@
-"""Recorded weights of a model of Keras, which has no hooks: nothing is left of the recording."""
+"""A model of Keras, which has no hooks, records weights, and a recording leaves nothing behind."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_fit_is_not_recorded_and_works() -> None:
     with record(model) as recording:
         model.fit(X, np.zeros_like(X), verbose=0)
         model.predict(X, verbose=0)
-    if keras.backend.backend() != "torch":  # which runs eagerly
+    if keras.backend.backend() != "torch":  # PyTorch runs eagerly
         assert recording.calls == []
 
 

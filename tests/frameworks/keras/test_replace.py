@@ -1,4 +1,4 @@
-"""`anyscore.keras.replace`: a copy of a model of Keras, with our multi-head layers."""
+"""`anyscore.keras.replace` copies a model of Keras with anyscore's multi-head layers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ B, T, S, D = 3, 5, 7, 8
 
 
 def model_of(**options: Any) -> Any:
-    """Self-attention, causal, in a model of its own; then attention to another sequence."""
+    """Return causal self-attention in a model of its own, then attention to another sequence."""
     x, y = keras.Input((T, D), name="x"), keras.Input((S, 6), name="y")
     inside = keras.Input((T, D))
     mixed = keras.layers.MultiHeadAttention(2, 4, name="mixing", **options)(
@@ -90,7 +90,7 @@ def test_errors() -> None:
 
 
 class Subclassed(keras.Model):
-    """A model whose structure nobody but its `call` knows."""
+    """A model whose structure only its `call` knows."""
 
     def __init__(self) -> None:
         super().__init__()

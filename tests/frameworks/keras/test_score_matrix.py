@@ -1,4 +1,4 @@
-"""`Attention.scores` of Keras, on each of its backends."""
+"""`Attention.scores` of Keras is right on each backend."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from anyscore.keras import Attention
 
 @pytest.mark.parametrize("dtype", ["float32", "mixed_bfloat16"])
 def test_scores(dtype: str) -> None:
-    """They build the layer, and weights are their softmax."""
+    """Scores build the layer, and weights are the softmax of scores."""
     made = np.random.default_rng(0)
     x, y = (made.normal(size=(2, n, 4)).astype(np.float32) for n in (3, 5))
     layer = Attention("additive", hidden=8, dtype=dtype)

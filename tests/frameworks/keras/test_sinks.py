@@ -1,4 +1,4 @@
-"""sink= of the layers for Keras: learned or fixed, kept in configs and saved models."""
+"""Layers for Keras take sink=, learned or fixed, and keep it in configs and saved models."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def numbers(x: object) -> np.ndarray:
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_learned_sink(name: str) -> None:
-    """Its values, also in a layer made of the config, and in one for PyTorch."""
+    """A learned sink gives the expected values, also in a layer from the config and in PyTorch."""
     layer, arrays = make(layers, name), inputs(name)
     layer(*arrays)
     parameters = drawn(name, layer.numpy_parameters())

@@ -1,4 +1,4 @@
-"""softcap= of the layers for Keras: capped scores, kept in configs and saved models."""
+"""Layers for Keras cap scores by softcap=, and keep it in configs and saved models."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays of MXNet from arrays of NumPy and back, always computed."""
+"""Conversions from NumPy's arrays to MXNet's and back, with computed values."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 def to(x: Any, dtype: Any = None, kind: str = "np") -> Any:
-    """x as `mx.np.ndarray` or, of kind "nd", as `mx.nd.NDArray`; floats in `dtype` if given."""
+    """Return `mx.np.ndarray`, or `mx.nd.NDArray` for kind "nd"; floats in `dtype` if given."""
     x = np.asarray(x)
     dtype = dtype if dtype is not None and x.dtype.kind == "f" else x.dtype
     array = mx.np.array if kind == "np" else mx.nd.array

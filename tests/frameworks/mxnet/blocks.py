@@ -1,4 +1,4 @@
-"""The layers that are tested, their inputs, and a parent to hold them."""
+"""The tested layers, their inputs, and a parent block."""
 
 from __future__ import annotations
 
@@ -24,13 +24,13 @@ def normal(*shape: int, seed: int = 0) -> np.ndarray:
 
 
 def inputs(kind: str) -> list[Any]:
-    """Queries, keys, values and their lengths."""
+    """Return queries, keys, values and lengths."""
     shapes = (B, T_Q, D), (B, T_K, D), (B, T_K, D_V)
     return [*(to(normal(*shape), kind=kind) for shape in shapes), to(LENGTHS, kind=kind)]
 
 
 class Parent(nn.HybridBlock):
-    """A parent that calls a layer among other operations."""
+    """Parent that calls a layer among other operations."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()

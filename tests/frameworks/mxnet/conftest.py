@@ -1,4 +1,4 @@
-"""What the tests of MXNet share. They run in processes of their own, see norecursedirs."""
+"""Setup of the tests of MXNet, which run in processes of their own; see norecursedirs."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 import pytest
 
-with warnings.catch_warnings():  # of names that NumPy has given up since
+with warnings.catch_warnings():  # of names that NumPy has removed
     warnings.simplefilter("ignore")
     import mxnet as mx
 
 
 @pytest.fixture(params=["np", "nd"])
 def kind(request: pytest.FixtureRequest) -> Iterator[str]:
-    """Which of its two kinds of arrays a user has; of "np" MXNet is told, as its guide says."""
+    """Kind of a user's arrays: "np", with `set_np()` as in MXNet's guide, or "nd"."""
     if request.param == "np":
         mx.npx.set_np()
     yield request.param

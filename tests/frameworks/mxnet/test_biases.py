@@ -1,4 +1,4 @@
-"""bias= and bias_after= in MXNet: of calls, of layers, and inside hybridized parents."""
+"""In MXNet, calls, layers and hybridized parents take bias= and bias_after=."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def test_calls_take_the_objects(number: int, impl: str, kind: str) -> None:
 
 
 class Parent(nn.HybridBlock):
-    """A parent that holds a bias."""
+    """Parent with a parameter as bias."""
 
     def __init__(self, layer: Any) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""What MXNet does around a call: kinds of arrays, modes, dropout, dtypes, and wrong calls."""
+"""Calls work with MXNet's kinds of arrays, modes, dropout and dtypes; wrong calls raise."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_answers_in_the_kind_of_the_query(kind: str) -> None:
     lengths = to(np.float32([0, 2, 6]), kind=kind)
     expected = attention(*arrays(), score=additive(), valid_lens=[0, 2, 6], return_weights=True)
     other = "nd" if kind == "np" else "np"
-    for key in (given[1], to(arrays()[1], kind=other)):  # kinds may meet
+    for key in (given[1], to(arrays()[1], kind=other)):  # one call may mix kinds
         for impl in ("auto", "reference"):
             found = attention(
                 given[0], key, given[2], score=score, valid_lens=lengths, impl=impl,
@@ -102,7 +102,7 @@ def test_without_the_core(no_core: None, kind: str) -> None:
 @pytest.mark.parametrize("impl", ["auto", "reference"])
 @pytest.mark.parametrize("dtype", ["float16", "float32"])
 def test_narrow_dtypes(dtype: str, impl: str, kind: str) -> None:
-    """Results are of that dtype, their sums taken in float32; gradients too."""
+    """Results and gradients have the given dtype, with sums in float32."""
     given = [to(x, dtype, kind) for x in arrays()]
     score = additive().map(lambda x: to(x, dtype, kind))
     for x in given:
@@ -122,7 +122,7 @@ def test_narrow_dtypes(dtype: str, impl: str, kind: str) -> None:
 
 
 def test_bfloat16_is_refused() -> None:
-    """MXNet has it for its own graphs alone."""
+    """MXNet has bfloat16 for its own graphs alone."""
     dtype = np.dtype([("bfloat16", np.uint16)])
     given = [mx.nd.array(np.zeros((1, 2, 3), np.uint16), dtype=dtype) for _ in range(3)]
     with pytest.raises(TypeError, match=r"bfloat16.*float32"):
@@ -180,7 +180,7 @@ def test_prepared_keys(name: str, kind: str) -> None:
 
 
 def test_prepared_keys_keep_their_graph(kind: str) -> None:
-    """Of several calls: the gradient of the keys is the sum."""
+    """The gradient of the keys is the sum over several calls."""
     query, key, value = (to(x, kind=kind) for x in arrays())
     score = additive().map(lambda x: to(x, kind=kind))
     grads = []
@@ -215,7 +215,7 @@ def test_lengths_are_whole_numbers(n: float, kind: str) -> None:
 
 @pytest.mark.parametrize("impl", ["auto", "reference"])
 def test_masks_may_change_after_the_call(impl: str, kind: str) -> None:
-    """Operators run later, and again in the backward: they have their own."""
+    """Operators, which run later and again in the backward, have masks of their own."""
     given = [to(x, kind=kind) for x in arrays()]
     keep, lengths = np.random.default_rng(2).random((T_Q, T_K)) < 0.6, np.array([0, 2, 6])
     expected = attention(*arrays(), mask=keep, valid_lens=lengths)

@@ -1,4 +1,4 @@
-"""Wrong calls with MXNet's arrays: the words of every framework, before any operator runs."""
+"""Wrong calls with MXNet's arrays raise the common messages before any operator runs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def _wrong(change: dict[str, Any]) -> Any:
 
 
 def _same_in_mxnet(change: dict[str, Any]) -> bool:
-    """Whether the call has no complex numbers, which MXNet lacks."""
+    """Return whether the call has no complex numbers, which MXNet lacks."""
     given = change.get("key"), getattr(change.get("score"), "sigma", None)
     return all(getattr(x, "dtype", None) != np.dtype("complex128") for x in given)
 

@@ -1,4 +1,4 @@
-"""Gradients in MXNet: of all inputs, against differences in float64, and of the two ways alike."""
+"""Gradients of all inputs in MXNet agree with float64 differences and between implementations."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ MASKS = ("none", "four", "lengths", "boolean_full")
 
 
 def inputs_of(row: tuple[str, str, str], dtype: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """The arrays of a row by name, and its masking."""
+    """Return the row's arrays by name, and the row's masking."""
     c = case(*row)
     found = {"query": c.query, "key": c.key, "value": c.value}
     found |= {name: x for name, x in c.parameters.items() if isinstance(x, np.ndarray)}
@@ -34,7 +34,7 @@ def call(row: tuple[str, str, str], given: dict[str, Any], **options: Any) -> An
 
 
 def weights_of(found: Any) -> list[np.ndarray]:
-    """What a random functional multiplies output and finite log-sum-exps with."""
+    """Return random factors for the output and for finite log-sum-exps."""
     rng = np.random.default_rng(3)
     output, lse = (np.asarray(numbers(x)) for x in (found.output, found.lse))
     return [rng.standard_normal(output.shape), rng.standard_normal(lse.shape) * np.isfinite(lse)]
@@ -61,7 +61,7 @@ def gradients(
 @pytest.mark.usefixtures("np_mode")
 @pytest.mark.parametrize("score", SCORES)
 def test_both_ways(score: str) -> None:
-    """Float64 by definition and fused, where derivatives are written twice; float32 near them."""
+    """Float64 gradients of the core agree with the definition's own; float32 gradients are near."""
     for mask in MASKS:
         row = (score, "heads", mask)
         exact = gradients(row, "float64", "reference")
@@ -79,9 +79,9 @@ def test_both_ways(score: str) -> None:
 @pytest.mark.parametrize("shape", ["heads", "grouped_6_2", "broadcast", "rank_2"])
 @pytest.mark.parametrize("score", SCORES)
 def test_against_differences(score: str, shape: str, impl: str) -> None:
-    """Along a random direction, of everything at once, by NumPy."""
+    """Gradients of all inputs agree with NumPy's differences along one random direction."""
     if score == "callable" and shape in ("grouped_6_2", "broadcast"):
-        return  # `@` of MXNet itself has wrong derivatives where it broadcasts
+        return  # MXNet's own `@` has wrong derivatives if it broadcasts
     row = (score, shape, "four")
     arrays, masking = inputs_of(row, "float64")
     rng = np.random.default_rng(5)
@@ -105,7 +105,7 @@ def test_against_differences(score: str, shape: str, impl: str) -> None:
 @pytest.mark.parametrize("shape", ["rank_3", "heads", "grouped_6_2"])
 @pytest.mark.parametrize("score", ["scaled_dot", "additive", "gatv2", "trilinear", "cosine"])
 def test_both_kinds(score: str, shape: str, impl: str, kind: str) -> None:
-    """The gradients are those of the other kind, and backward needs no mode of MXNet's."""
+    """Gradients equal those of the other kind of arrays, and backward needs no mode of MXNet."""
     row = (score, shape, "four")
     found = gradients(row, "float32", impl, kind)
     mx.npx.reset_np()
@@ -117,7 +117,7 @@ def test_both_kinds(score: str, shape: str, impl: str, kind: str) -> None:
 @pytest.mark.parametrize("impl", ["auto", "reference"])
 @pytest.mark.parametrize("request_", ["write", "add", "null"])
 def test_what_is_requested(request_: str, impl: str, kind: str) -> None:
-    """Two passes: the gradient once, or twice, or none; others as ever."""
+    """Two passes write a gradient once, add it twice, or give none; other gradients stay."""
     rng = np.random.default_rng(0)
     shapes = (2, 3, 5), (2, 7, 5), (2, 7, 4), (6, 5), (6, 5), (6,)
     once: list[np.ndarray] = []
@@ -146,13 +146,13 @@ def test_what_is_requested(request_: str, impl: str, kind: str) -> None:
 @pytest.mark.parametrize("impl", ["auto", "reference"])
 @pytest.mark.parametrize("score", SCORES)
 def test_nan_in_padding_reaches_nothing(score: str, impl: str, kind: str) -> None:
-    """Neither outputs nor gradients; rows that attend nothing are 0."""
-    if SCORES[score].kind in ("SquaredProduct",):  # a callable may look where it likes
+    """NaN in padding reaches neither outputs nor gradients; rows without keys are 0."""
+    if SCORES[score].kind in ("SquaredProduct",):  # a callable may read padding
         return
     row = (score, "rank_3", "none")
     arrays, _ = inputs_of(row, "float32")
     if kind == "nd" and any(x.shape == () for x in arrays.values()):
-        return  # MXNet has none without its mode
+        return  # without its mode, MXNet has no arrays of shape ()
     arrays["query"][0] = np.nan
     arrays["key"][:, 4:] = arrays["value"][:, 4:] = np.nan
     arrays["key"][0] = arrays["value"][0] = np.inf
@@ -175,7 +175,7 @@ def test_nan_in_padding_reaches_nothing(score: str, impl: str, kind: str) -> Non
 
 
 def test_mixed_rows_keep_their_nan_to_themselves() -> None:
-    """A key that some queries attend: the others' gradients do not know of its NaN."""
+    """NaN in a key that some queries attend reaches no gradient of the other queries."""
     rng = np.random.default_rng(0)
     for impl in ("auto", "reference"):
         x, y = (rng.standard_normal((1, 3, 4)).astype("float32") for _ in range(2))
@@ -195,7 +195,7 @@ def test_mixed_rows_keep_their_nan_to_themselves() -> None:
 
 @pytest.mark.parametrize("impl", ["auto", "reference"])
 def test_second_derivatives_raise(impl: str) -> None:
-    """MXNet has none for most operators; nothing is silently wrong."""
+    """Second derivatives raise: MXNet has none for most operators. Nothing is silently wrong."""
     x = to(np.random.default_rng(0).standard_normal((1, 3, 4)), "float32")
     x.attach_grad()
     with autograd.record():
@@ -210,7 +210,7 @@ def test_second_derivatives_raise(impl: str) -> None:
 @pytest.mark.parametrize("shape", [(0, 3, 7), (2, 0, 7), (2, 3, 0)])
 @pytest.mark.parametrize("name", ["scaled_dot", "additive", "gaussian", "cosine", "trilinear"])
 def test_nothing_to_attend(name: str, shape: tuple[int, int, int]) -> None:
-    """Empty axes while autograd records: zeros, and gradients of zero."""
+    """Empty axes give zeros, and gradients of zero, while autograd records."""
     batch, queries, keys = shape
     case_ = SCORES[name]
     rng = np.random.default_rng(0)

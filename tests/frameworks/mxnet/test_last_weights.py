@@ -1,4 +1,4 @@
-"""Weights of chosen queries and heads of the last call of a layer for MXNet."""
+"""Layers for MXNet return the last call's weights of chosen queries and heads."""
 
 from __future__ import annotations
 

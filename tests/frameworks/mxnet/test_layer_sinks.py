@@ -1,4 +1,4 @@
-"""sink= of the layers for MXNet: learned or fixed, alone and inside hybridized parents."""
+"""Layers for MXNet take sink=, learned or fixed, alone and inside hybridized parents."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from helpers.sink_layers import (
 
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_learned_sink(name: str, kind: str) -> None:
-    """Its values, that a step changes it, and that copies have it."""
+    """A learned sink gives the expected values, a step changes the sink, and copies have it."""
     layer, arrays = make(layers, name), inputs(name)
     layer.initialize()
     given = [to(x, kind=kind) for x in arrays]
@@ -100,7 +100,7 @@ def test_beside_scores_that_are_no_names(score: Any) -> None:
     assert many.numpy_parameters()["attention.sink.weight"].shape == (2,)
     alone = layers.Attention(score, heads=1, sink=True)
     alone.initialize()
-    assert alone.numpy_parameters()["sink.weight"].shape == (1,)  # which is no number
+    assert alone.numpy_parameters()["sink.weight"].shape == (1,)  # not ()
 
 
 def test_it_is_seen_taken_and_checked() -> None:

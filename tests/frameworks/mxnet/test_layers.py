@@ -1,4 +1,4 @@
-"""The Gluon front: the notebooks' layers, and all scores against the function."""
+"""Gluon layers reproduce the notebooks, and all scores agree with the function."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def test_the_notebook(make: Any, kind: str) -> None:
 
 
 def test_additive_attention_of_the_book(kind: str) -> None:
-    """Queries of another width, and lengths per query."""
+    """Queries may have another width than keys, and lengths may be per query."""
     layer = layers.AdditiveAttention(num_hiddens=8, dropout=0.1)
     layer.initialize()
     queries, keys = to(normal(2, 1, 20), kind=kind), to(normal(2, 10, 2), kind=kind)
@@ -67,7 +67,7 @@ def test_masked_softmax(kind: str) -> None:
 @pytest.mark.parametrize("rank", [2, 3, 4])
 @pytest.mark.parametrize("name", TABLE)
 def test_named_scores_are_those_of_the_function(name: str, rank: int, kind: str) -> None:
-    """With parameters taken out as arrays, `attention` in NumPy gives the same."""
+    """With the layer's parameters as arrays, `attention` in NumPy gives the same."""
     layer = layers.Attention(name, **options(name))
     layer.initialize()
     lead = (2, 3)[: rank - 2]
@@ -87,7 +87,7 @@ SCALED = [name for name, row in TABLE.items() if [*row.learned(D, D, D).values()
 
 @pytest.mark.parametrize("name", SCALED)
 def test_learned_scales(name: str, kind: str) -> None:
-    """Their gradients arrive, outside of MXNet's mode too."""
+    """Learned scales get gradients, outside of MXNet's mode too."""
     layer = layers.Attention(name)
     layer.initialize()
     with autograd.record():
@@ -194,7 +194,7 @@ def test_copies_leave_the_last_call_behind() -> None:
     "kind", [layers.Attention, layers.MultiHeadAttention, layers.SelfAttention]
 )
 def test_impl(kind: Any) -> None:
-    """A layer that may not choose runs what it was told, or says why it cannot."""
+    """A layer with impl= runs that implementation, or raises with the reason."""
     x = mx.np.ones((2, T_Q, 8))
     sizes = {layers.MultiHeadAttention: (8, 2), layers.SelfAttention: (8, 8)}.get(kind, ())
     given = (x, x) if kind is layers.Attention else (x,)

@@ -1,4 +1,4 @@
-"""Normalizers other than the softmax, in MXNet."""
+"""Normalizers other than the softmax are right in MXNet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pairs of formulas in MXNet, by the core and by the definition."""
+"""Pairs of formulas in MXNet agree by the core and by the definition."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.usefixtures("np_mode", "kept_pairs")
 
 
 def results(score: Any, **options: Any) -> list[np.ndarray]:
-    """The output, and the gradients of the sum of its squares."""
+    """Return the output, and the gradients of the sum of its squares."""
     xs = [to(x, dtype="float64") for x in ARRAYS]
     for x in xs:
         x.attach_grad()

@@ -1,4 +1,4 @@
-"""Parameters of Gluon layers: in files, as NumPy arrays, under old names, drawn anew."""
+"""Gluon layers take parameters from files, from NumPy arrays and under old names, or anew."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_parameters_go_both_ways(name: str, kind: str) -> None:
     given = inputs(kind)
     output = numbers(first(*given))
     arrays = first.numpy_parameters()
-    second.load_numpy_parameters(arrays)  # before it is initialised
+    second.load_numpy_parameters(arrays)  # before `second` is initialised
     third.initialize()
     third(*given)
     third.load_numpy_parameters(arrays)
@@ -38,7 +38,7 @@ def test_parameters_go_both_ways(name: str, kind: str) -> None:
 
 
 def test_old_names_are_accepted(kind: str) -> None:
-    """Of the book's earlier layers, and of torch.nn.MultiheadAttention."""
+    """Parameters may have names of the book's earlier layers and of torch.nn.MultiheadAttention."""
     layer = MLPAttention(6)
     given = {"W_q.weight": normal(6, D), "W_k.weight": normal(6, D), "v.weight": normal(1, 6)}
     layer.load_numpy_parameters(given)
@@ -87,7 +87,7 @@ def test_files(name: str, kind: str, tmp_path: Path) -> None:
 
 
 def test_a_file_of_the_book(kind: str, tmp_path: Path) -> None:
-    """Written by its layer of `nn.Dense` blocks of these names."""
+    """A layer reads the file of the book's layer, whose `nn.Dense` blocks have these names."""
 
     class Book(nn.Block):
         def __init__(self) -> None:
@@ -139,7 +139,7 @@ def test_wrong_first_calls_make_nothing(kind: str) -> None:
 
 
 def test_start_and_reinitialisation() -> None:
-    """Uniform in the bounds of the score, σ as it says; anew on demand."""
+    """Weights start uniform in the score's bounds, σ at the score's value, and anew on demand."""
     layer = Attention("additive", hidden=64, d_q=50, d_k=30)
     layer.initialize()
     first = layer.numpy_parameters()

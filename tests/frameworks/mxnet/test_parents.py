@@ -1,4 +1,4 @@
-"""Layers in parents, eager and hybridized: training, gradients, dropout."""
+"""Layers are right in eager and hybridized parents: training, gradients, dropout."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_training(name: str, hybrid: bool, kind: str) -> None:
 @pytest.mark.parametrize("static", [False, True])
 @pytest.mark.parametrize("name", LAYERS)
 def test_hybridized_parents(name: str, static: bool, kind: str) -> None:
-    """Outputs and all gradients are those of the eager parent; two passes, one added up."""
+    """Outputs and all gradients of two passes, some added up, equal those of the eager parent."""
     net = Parent(LAYERS[name]())
     net.initialize()
     given = inputs(kind)
@@ -58,7 +58,7 @@ def test_hybridized_parents(name: str, static: bool, kind: str) -> None:
         parameters = list(net.collect_params().values())
         for parameter in parameters[-1:]:
             parameter.grad_req = "write"
-            parameter.grad_req = "add"  # from zero
+            parameter.grad_req = "add"  # resets its gradient to zero
         for _ in range(2):
             with autograd.record():
                 output = net(*given)
@@ -71,7 +71,7 @@ def test_hybridized_parents(name: str, static: bool, kind: str) -> None:
 
 
 def test_hybridized_without_values_and_lengths(kind: str) -> None:
-    """Values default to keys; constants may be lengths and masks."""
+    """Values default to keys, and lengths and masks may be constants."""
     layer = AdditiveAttention(6)
 
     class Own(nn.HybridBlock):
@@ -87,7 +87,7 @@ def test_hybridized_without_values_and_lengths(kind: str) -> None:
     net.hybridize()
     x = to(normal(B, T_Q, D), kind=kind)
     output = numbers(net(x))
-    assert layer.attention_weights is None  # of eager calls alone
+    assert layer.attention_weights is None  # only eager calls keep weights
     net.hybridize(False)
     np.testing.assert_allclose(output, numbers(net(x)), atol=1e-6)
     assert layer.attention_weights.shape == (B, T_Q, T_Q)
@@ -105,7 +105,7 @@ def test_a_sequence_of_blocks(kind: str) -> None:
 
 @pytest.mark.parametrize("hybrid", [False, True])
 def test_dropout_in_training_only(hybrid: bool, kind: str) -> None:
-    """Drawn from MXNet's generator, and the same in the backward."""
+    """Dropout draws from MXNet's generator, and drops the same in the backward."""
     layer = DotProductAttention(0.5)
 
     class Own(nn.HybridBlock):

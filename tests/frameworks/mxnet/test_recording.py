@@ -1,4 +1,4 @@
-"""Recorded weights of a block of Gluon."""
+"""`record` keeps the weights of a block of Gluon."""
 
 from __future__ import annotations
 

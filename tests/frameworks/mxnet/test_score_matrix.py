@@ -1,4 +1,4 @@
-"""`scores`, `log_weights` and `log_sum_exp` in MXNet, with their gradients."""
+"""`scores`, `log_weights`, `log_sum_exp` and their gradients are right in MXNet."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from helpers.table_rows import Row, keep
 pytestmark = pytest.mark.usefixtures("np_mode")
 
 NOT_OURS = ("no_batch", "no_query", "no_key", "grouped_5d")
-"""Where the callable is free to use `@` of MXNet itself, which reads what is not there."""
+"""Shapes for which MXNet's own `@`, which a callable may use, reads memory beyond the arrays."""
 ROWS = [row for row in MATRIX_ROWS if row[0] != "callable" or row[1] not in NOT_OURS]
 
 
@@ -32,7 +32,7 @@ def test_values(row: Row) -> None:
 @pytest.mark.parametrize("kind", ["scores", "log_weights", "weights"])
 @pytest.mark.parametrize("row", [row for row in SLOPES if row[0] != "callable"], ids="-".join)
 def test_gradients(row: Row, kind: str) -> None:
-    """The core's are those of the definition, in float64."""
+    """Gradients of the core equal those of the definition in float64."""
     c, mx_array, found = case(*row), partial(to, dtype="float64"), []
     for impl in ("fused", "reference"):
         score = c.score.build(c.parameters, mx_array)
@@ -41,7 +41,7 @@ def test_gradients(row: Row, kind: str) -> None:
             x.attach_grad()
         call = {"score": score, **c.masking(to), "impl": impl}
         if isinstance(getattr(score, "negative_slope", 0.2), mx.np.ndarray):
-            call["impl"] = "auto"  # of a slope that is learned
+            call["impl"] = "auto"  # a learned slope
         with autograd.record():
             query, key = inputs["query"], inputs["key"]
             if kind == "weights":

@@ -1,4 +1,4 @@
-"""Sinks in MXNet: one more logit, for both kinds of arrays."""
+"""A sink in MXNet is one more logit, for both kinds of arrays."""
 
 from __future__ import annotations
 

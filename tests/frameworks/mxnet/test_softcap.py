@@ -1,4 +1,4 @@
-"""softcap= of the layers for MXNet, alone and inside hybridized parents."""
+"""Layers for MXNet take softcap=, alone and inside hybridized parents."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scores × masks × shapes in MXNet against the oracle."""
+"""Scores × masks × shapes in MXNet agree with the oracle."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ pytestmark = pytest.mark.usefixtures("np_mode")
 
 
 NOT_OURS = ("no_batch", "no_query", "no_key", "grouped_5d")
-"""Where `@` of MXNet itself reads what is not there, which the callable is free to use."""
+"""Shapes for which MXNet's own `@`, which a callable may use, reads memory beyond the arrays."""
 
 
 def check(row: tuple[str, str, str], dtype: str, impl: str) -> None:
-    """Output, weights and log-sum-exp; and the output alone, whose way may be another."""
+    """Assert the budget of output, weights and log-sum-exp, and of a call for the output alone."""
     c, mx_array = case(*row), partial(to, dtype=dtype)
     tensors = [mx_array(x) for x in (c.query, c.key, c.value)]
     score = c.score.build(c.parameters, mx_array)
-    array = np.asarray if row[2] == "array_and_interval" else to  # no `array & mask` in MXNet
+    array = np.asarray if row[2] == "array_and_interval" else to  # MXNet lacks `array & mask`
     call = partial(attention, *tensors, score=score, **c.masking(array), impl=impl)
     simple = [np.asarray(x, dtype) for x in (c.query, c.key, c.value)]
     built = c.score.build(c.parameters, partial(np.asarray, dtype=dtype))
@@ -39,7 +39,7 @@ def check(row: tuple[str, str, str], dtype: str, impl: str) -> None:
 
 
 FEW = ("none", "four", "lengths_full", "boolean_heads")
-"""The masks that are tried with shapes other than `heads`."""
+"""Masks for shapes other than `heads`."""
 HANDS = dealt(
     ["float32 auto", "float32 reference"],
     [

@@ -1,4 +1,4 @@
-"""What the tests of Ray share. They run in processes of their own, see norecursedirs."""
+"""Setup of the tests of Ray, which run in processes of their own; see norecursedirs."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-TESTS = str(Path(__file__).parents[2])  # for processes of the cluster: made trials of `lab`
+TESTS = str(Path(__file__).parents[2])  # processes of the cluster import `lab` from here
 os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), TESTS)))
 
 

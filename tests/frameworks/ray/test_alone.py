@@ -1,4 +1,4 @@
-"""Ray on this machine alone, in a process of its own: begun and ended with a comparison."""
+"""A comparison begins and ends Ray on this machine alone, in a process of its own."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ def test_ctrl_c_ends_ray_too(pairs: Path, tmp_path: Path) -> None:
     assert "Interrupted: this covers the trials that had finished" in plain(out)
     assert Comparison(tmp_path / "run").names() == set()
     mine = [x for x in Path("/proc").glob("[0-9]*/cmdline") if _says(x, f"_{process.pid}/")]
-    assert mine == []  # Ray names its processes by the session, and that by ours
+    assert mine == []  # names of Ray's processes have this id in the session
 
 
 def _says(path: Path, text: str) -> bool:
     try:
         return text.encode() in path.read_bytes()
-    except OSError:  # it has ended
+    except OSError:  # the process has ended
         return False
 
 

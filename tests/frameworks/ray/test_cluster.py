@@ -1,4 +1,4 @@
-"""Trials on a Ray cluster: the same numbers as here, also when a machine is lost in the middle."""
+"""Trials on a Ray cluster give the numbers of this machine, also if a machine is lost midway."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from lab.made_trials import Trainer, made
 from lab.test_engine import TRIALS, contents, kinds
 
 QUICK = {"health_check_period_ms": 1000, "health_check_failure_threshold": 10}
-"""A lost machine is noticed after ten seconds: on a busy processor some are silent for several."""
+"""Ray notices a lost machine after ten seconds: busy machines are silent for several seconds."""
 
 
 @pytest.fixture(scope="module")
 def machines() -> Iterator[Machines]:
-    """Two nodes with a core each; the tests are connected to the first."""
+    """Yield a cluster of one node with a core; `two` adds a node and connects to the first."""
     cluster = Machines(
         initialize_head=True,
         head_node_args={"num_cpus": 1, "include_dashboard": False, "_system_config": QUICK},
@@ -71,7 +71,7 @@ def test_a_lost_machine_s_trials_begin_anew(
             machines.remove_node(second, allow_graceful=False)
     assert second not in machines.worker_nodes
     moved = [nodes for nodes in places.values() if len(nodes) > 1]
-    assert moved  # a trial was at work there
+    assert moved  # the lost machine ran a trial
     assert all(nodes[0] == second.node_id != nodes[1] for nodes in moved)
     ends = [x for x in kinds(events) if x[1] != "began"]
     assert sorted(ends) == sorted((trial.name, "finished") for trial in TRIALS)
@@ -101,7 +101,7 @@ def test_what_fails_leaves_the_others_alone(two: tuple[Cluster, Any], tmp_path: 
         assert reason in ends[score].details["failure"]
         assert Comparison(tmp_path).failure(Trial(score, 0)) == ends[score].details["failure"]
     began = [x for x in events if x.kind == "began" and x.trial.score == "killed"]
-    assert len(began) == 4  # a dead process may be a lost machine's
+    assert len(began) == 4  # a dead process may mean a lost machine
 
 
 def test_closing_ends_those_at_work(two: tuple[Cluster, Any], tmp_path: Path) -> None:
@@ -122,13 +122,13 @@ def test_a_folder_that_machines_do_not_share_is_told(
     with pytest.raises(RunFailure, match="cannot be written"):
         list(run_ray(TRIALS[:1], Trainer(), tmp_path, cluster=two[0]))
     monkeypatch.setattr("anyscore.lab.engine_ray._PATIENCE", 0.5)
-    monkeypatch.setattr(Comparison, "has", lambda *_: False)  # here alone, in the one who waits
+    monkeypatch.setattr(Comparison, "has", lambda *_: False)  # only in this process, which waits
     with pytest.raises(RunFailure, match="lacks even-seed0 here; give --out on a path that all"):
         list(run_ray([Trial("even", 0)], Trainer(), tmp_path / "other", cluster=two[0]))
 
 
 def test_one_s_own_function_on_a_cluster(two: tuple[Cluster, Any], tmp_path: Path) -> None:
-    """Also one that no process of this machine could be given."""
+    """A cluster runs even a function that no process of this machine could get."""
     items = 50
 
     def train(score: str, seed: int, report: Report) -> Outcome:

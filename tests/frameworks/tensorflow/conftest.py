@@ -1,4 +1,4 @@
-"""What the tests of TensorFlow share. They run in processes of their own, see norecursedirs."""
+"""Setup of the tests of TensorFlow, which run in processes of their own; see norecursedirs."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # else it reports on the processor
+os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # else TensorFlow reports on the processor
 
 import tensorflow as tf
 

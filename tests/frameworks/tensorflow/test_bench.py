@@ -1,4 +1,4 @@
-"""Everybody who takes part in `python -m benchmarks --framework tensorflow` is right."""
+"""Every participant of `python -m benchmarks --framework tensorflow` is right."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Biases in TensorFlow: eagerly and in functions, of lengths that these know and do not."""
+"""Biases in TensorFlow are right, eagerly and in functions of known and unknown lengths."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ X = tf.constant(np.random.default_rng(0).normal(size=(2, 2, 6, 4)), tf.float32)
 
 
 def both(x: Any, bias: Any, impl: str = "auto") -> Any:
-    """Attend, and give the output and the slopes of its squares by x and by the bias."""
+    """Return the output, and the gradients of its squares by x and by the bias."""
     tensors = list(bias.tensors().values()) if isinstance(bias, Relative | ALiBi) else [bias]
     with tf.GradientTape() as tape:
         tape.watch([x, *tensors])
@@ -71,4 +71,4 @@ def test_a_variable_is_trained(in_function: bool) -> None:
     optimizer.build([table])
     first, *_, last = [float((tf.function(step) if in_function else step)()) for _ in range(3)]
     assert last < first
-    assert np.all(table.numpy()[:, 0] > 0)  # of keys two before the query and further
+    assert np.all(table.numpy()[:, 0] > 0)  # distances of 2 and more before the query

@@ -1,4 +1,4 @@
-"""Eager calls: derivatives of higher order, what is masked, dropout, variables, prepared keys."""
+"""Eager calls are right: higher derivatives, masked keys, dropout, variables, prepared keys."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def tensor_score(name: str) -> Score:
 @IMPLS
 @pytest.mark.parametrize("name", NAMES)
 def test_second_derivatives(name: str, impl: str) -> None:
-    """Of a masked call with dropout, with respect to everything, against differences."""
+    """Second derivatives of a masked call with dropout agree with differences, for all inputs."""
     given, score = tensors(), tensor_score(name)
     given += score.tensors().values()
     fields = list(score.tensors())
@@ -74,7 +74,7 @@ def test_second_derivatives(name: str, impl: str) -> None:
 
 @pytest.mark.parametrize("traced", [False, True])
 def test_second_derivatives_of_one_tensor_in_three_places(traced: bool) -> None:
-    """Self-attention without projections: each place has derivatives of its own."""
+    """In self-attention without projections, each place has derivatives of its own."""
 
     def curvature(x: tf.Tensor, impl: str) -> tf.Tensor:
         with tf.GradientTape() as outer:
@@ -92,7 +92,7 @@ def test_second_derivatives_of_one_tensor_in_three_places(traced: bool) -> None:
 
 @pytest.mark.parametrize("name", ["Additive", "ScaledDot"])
 def test_forward_mode(name: str) -> None:
-    """By the reference; the core refuses. Through a function it takes the core's derivatives."""
+    """The reference has forward mode, the core refuses; a function has the core's derivatives."""
     given, score = tensors(), tensor_score(name)
     ways = [tf.constant(normal(*x.shape, seed=i)) for i, x in enumerate(given)]
 
@@ -134,7 +134,7 @@ def test_persistent_tapes_and_jacobians(impl: str) -> None:
 @IMPLS
 @pytest.mark.parametrize("name", NAMES)
 def test_nan_in_padding_reaches_nothing(name: str, impl: str) -> None:
-    """Nor does it in a row that attends nothing, nor in the gradients of parameters."""
+    """NaN in padding reaches no result, no row without keys and no gradient of parameters."""
     query, key, value = arrays("float32")
     score = make_score(name).map(lambda x: tf.constant(x.astype("float32")))
 
@@ -162,7 +162,7 @@ def test_nan_in_padding_reaches_nothing(name: str, impl: str) -> None:
 @pytest.mark.parametrize("which", [1, 2])
 @pytest.mark.parametrize("name", ["Additive", "ScaledDot"])
 def test_nan_reaches_only_what_attends_it(name: str, which: int, impl: str) -> None:
-    """The last key or value, which the last query alone may attend: in values and gradients."""
+    """NaN in the last key or value reaches values and gradients of the last query alone."""
     score = tensor_score(name)
 
     def call(fill: float) -> tuple[np.ndarray, np.ndarray]:
@@ -190,7 +190,7 @@ def test_dropout_is_that_of_numpy(seed: int, impl: str) -> None:
 
 
 def test_known_answers_of_philox() -> None:
-    """A vector that Random123 publishes for philox4x32, 10 rounds."""
+    """Philox gives the vector that Random123 publishes for philox4x32, 10 rounds."""
     counter = [tf.constant(x, tf.int64) for x in (0x243F6A88, 0x85A308D3, 0x13198A2E, 0x03707344)]
     key = tf.constant(0xA4093822, tf.int64), tf.constant(0x299F31D0, tf.int64)
     found = [int(x) for x in philox(load("tensorflow"), counter, key)]
@@ -210,7 +210,7 @@ def test_seeds_come_from_the_generator() -> None:
 
 @IMPLS
 def test_variables(impl: str) -> None:
-    """As inputs and as parameters, with gradients that an optimiser takes."""
+    """Variables may be inputs and parameters, with gradients that an optimiser takes."""
     score = make_score("Additive").map(tf.Variable)
     query = tf.Variable(arrays()[0])
     with tf.GradientTape() as tape:
@@ -247,7 +247,7 @@ def test_masks_of_any_array() -> None:
 
 @pytest.mark.parametrize("n", [math.nan, 2.5])
 def test_lengths_are_whole_numbers(n: float) -> None:
-    """Those of a graph cannot be refused: fractions are rounded up, NaN means none."""
+    """Lengths of a graph cannot be refused: fractions are rounded up, NaN means no keys."""
     given = tf.constant([n] * B)
     for lengths in (given, [n] * B):
         with pytest.raises(ValueError, match=f"valid_lens holds {n}, expected whole numbers"):
@@ -285,7 +285,7 @@ def test_tensors_that_are_not_dense() -> None:
 
 
 def test_imports() -> None:
-    """NumPy calls leave TensorFlow alone; TensorFlow's leave the other frameworks alone."""
+    """NumPy's calls do not import TensorFlow; TensorFlow's calls import no other framework."""
     code = """
 import sys, numpy, anyscore, anyscore.ops, anyscore.backends
 x = numpy.ones((2, 3))
@@ -302,7 +302,7 @@ assert {"torch", "jax", "keras", "mxnet"} & set(sys.modules) == before
 
 def test_layouts() -> None:
     xp, dense = load("tensorflow"), tf.eye(2)
-    assert xp.device(dense) is None  # TensorFlow moves what an operation needs
+    assert xp.device(dense) is None  # TensorFlow moves operands by itself
     assert xp.layout_problem(dense) is None
     assert xp.layout_problem(tf.Variable(dense)) is None
     for x, advice in (
@@ -317,7 +317,7 @@ def test_layouts() -> None:
 @IMPLS
 @pytest.mark.parametrize("name", PAIRS)
 def test_many_leading_dimensions(name: str, impl: str) -> None:
-    """Shared by queries here, by keys there: more runs of dimensions than TensorFlow broadcasts."""
+    """Queries and keys share dimensions in turn: more runs than TensorFlow broadcasts."""
     query, key, value = normal(1, 2, 1, 4, 3, D), normal(2, 1, 2, 2, 4, D), normal(1, 1, 1, 1, 4, 2)
     score = make_score(name)
     expected = attention(query, key, value, score=score)

@@ -1,4 +1,4 @@
-"""Edges of a graph in TensorFlow: values and gradients are those of PyTorch."""
+"""Edges of a graph in TensorFlow give the values and gradients of PyTorch."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_the_core_runs_them() -> None:
     edges = Edges.from_index(PAIRS, NODES)
     assert plan(query, key, value, mask=edges).route == "cpu"
     ours = attention(query, key, value, mask=edges)
-    assert np.array_equal(ours, attention(*ARRAYS, mask=edges))  # of NumPy
+    assert np.array_equal(ours, attention(*ARRAYS, mask=edges))  # a call of NumPy
     for options in ({"normalizer": "sigmoid"}, {"dropout": 0.3, "dropout_seed": 5}, {"softcap": 1}):
         one, other = (
             attention(query, key, value, mask=edges, impl=impl, **options)

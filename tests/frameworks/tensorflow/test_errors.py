@@ -1,4 +1,4 @@
-"""Wrong calls with TensorFlow's tensors, executed and traced: the same words as in NumPy."""
+"""Wrong calls with TensorFlow's tensors, executed and traced, raise NumPy's messages."""
 
 from __future__ import annotations
 

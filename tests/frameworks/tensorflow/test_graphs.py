@@ -1,4 +1,4 @@
-"""Traced calls: lengths that are None, one trace for all, gradients, XLA and saved models."""
+"""Traced calls are right: lengths of None, one trace for all, gradients, XLA, saved models."""
 
 from __future__ import annotations
 
@@ -26,14 +26,14 @@ def tensors(batch: int = B, queries: int = T_Q, keys: int = T_K) -> list[tf.Tens
 
 
 def unknown() -> list[tf.TensorSpec]:
-    """Query, key and value of which only the widths are known."""
+    """Return specs of query, key and value with known widths alone."""
     return [tf.TensorSpec([None, None, n], tf.float64) for n in (D, D, D_V)]
 
 
 @IMPLS
 @pytest.mark.parametrize("name", ["Additive", "ScaledDot", "Trilinear", "Cosine"])
 def test_one_trace_for_all_lengths(name: str, impl: str) -> None:
-    """Values and gradients, where only widths are known; offsets and lengths are tensors."""
+    """One trace of known widths has right values and gradients; offsets and lengths are tensors."""
     own, traces = make_score(name).map(tf.Variable), []
     integers = [tf.TensorSpec([None], tf.int64), tf.TensorSpec([], tf.int64)]
 
@@ -83,7 +83,7 @@ def test_masks_without_known_lengths(make: Any, impl: str) -> None:
 
 @IMPLS
 def test_heads_without_known_lengths(impl: str) -> None:
-    """Grouped, with parameters for each head."""
+    """Grouped heads agree, with parameters for each head."""
     query, key = normal(2, 6, T_Q, D), normal(2, 3, T_K, D)
     score = make_score("GATv2").map(lambda x: tf.constant(x))
     specs = [tf.TensorSpec([None, 6, None, D], tf.float64)]
@@ -110,7 +110,7 @@ def test_static_shapes_survive() -> None:
 
 @pytest.mark.parametrize("name", ["Additive", "Cosine", "Laplace"])
 def test_second_derivatives(name: str) -> None:
-    """Traced as a whole, with lengths unknown, and from outside, as eagerly by the reference."""
+    """Second derivatives equal the reference's, traced as a whole of unknown lengths or outside."""
     score = make_score(name).map(tf.constant)
 
     def run(*xs: Any, impl: str = "fused") -> Any:
@@ -153,7 +153,7 @@ def test_drawn_dropout_differs_from_call_to_call() -> None:
 
 
 def test_loops() -> None:
-    """A decoder that keeps its state in a loop of the graph, over keys prepared outside of it."""
+    """A decoder keeps its state in a loop of the graph, over keys prepared outside the loop."""
     query, key, value = tensors()
     score = make_score("Additive").map(tf.constant)
     prepared = prepare_keys(key, score)
@@ -183,7 +183,7 @@ def test_autograph_leaves_it_alone(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_xla() -> None:
-    """Traced for XLA, a call takes the reference by itself."""
+    """A call traced for XLA takes the reference by itself."""
     plans = []
 
     def call(*xs: Any) -> Any:
@@ -198,7 +198,7 @@ def test_xla() -> None:
 
 
 def test_saved_models(tmp_path: Path) -> None:
-    """Traced while it is saved, a call takes the reference by itself; so do its gradients."""
+    """A call traced for a saved model takes the reference by itself, and so do its gradients."""
 
     class Model(tf.Module):
         def __init__(self) -> None:
@@ -238,14 +238,14 @@ def test_what_does_not_fit_is_told_when_it_runs(impl: str) -> None:
     for wrong in ([query[:2], key, value], [query, key, value[:, :3]], [query, key[:2], value]):
         with pytest.raises((tf.errors.OpError, ValueError)):
             traced(*wrong)
-    with pytest.raises(tf.errors.InvalidArgumentError):  # not known: it counts as more than 1
+    with pytest.raises(tf.errors.InvalidArgumentError):  # an unknown length counts as > 1
         traced(query[:1], key, value)
-    for shared in ([query, key[:1], value[:1]], [query, key, value[:1]]):  # this does broadcast
+    for shared in ([query, key[:1], value[:1]], [query, key, value[:1]]):  # these broadcast
         np.testing.assert_allclose(traced(*shared), call(*shared), rtol=1e-12)
 
 
 def test_sizes() -> None:
-    """What the checks see of a length that is None."""
+    """Checks may compare and compute with a length that is None."""
     seen = []
 
     @tf.function(input_signature=[tf.TensorSpec([None, 3], tf.float32)])

@@ -1,4 +1,4 @@
-"""Normalizers other than the softmax, in TensorFlow: eagerly and in functions."""
+"""Normalizers other than the softmax are right in TensorFlow, eagerly and in functions."""
 
 from __future__ import annotations
 

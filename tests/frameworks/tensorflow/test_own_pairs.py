@@ -1,4 +1,4 @@
-"""Pairs of formulas in TensorFlow, eagerly and in functions, by the core and by the definition."""
+"""Pairs of formulas in TensorFlow agree by core and definition, eagerly and in functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of all leading dimensions: TensorFlow 2.21 misreads some of them with oneDNN."""
+"""Products of all leading dimensions are right: TensorFlow 2.21 misreads some with oneDNN."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_products_of_all_leading_dimensions(of_x: tuple[int, ...]) -> None:
 
 
 def test_one_matrix_for_batches_of_one_where_sizes_come_with_the_call() -> None:
-    """TensorFlow's issue 117700: x (B, 1, m, n) times y that all of it shares."""
+    """Issue 117700 of TensorFlow misreads x (B, 1, m, n) times a y that all of x shares."""
     unknown = [tf.TensorSpec([None] * 4, tf.float32)] * 2
     compiled = tf.function(ops.matmul, input_signature=unknown)
     rng = np.random.default_rng(0)
@@ -53,6 +53,6 @@ for lead in [(2, 1), (4, 1)] * 20:
 
 
 def test_threads_do_not_meet_what_tensorflow_misreads() -> None:
-    """In a process of its own: with one thread, as here, TensorFlow does not take that way."""
+    """The test needs a process of its own: with one thread, as here, TensorFlow reads right."""
     done = subprocess.run([sys.executable, "-c", _SHARED], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -1,4 +1,4 @@
-"""Ragged tensors: against each sequence by itself, eager and in tf.function."""
+"""Ragged tensors agree with each sequence by itself, eagerly and in tf.function."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def alone(x: Any) -> list[Any]:
 
 
 def flat(outputs: list[Any]) -> Any:
-    """Outputs of sequences by themselves, as the values of one ragged tensor."""
+    """Return the outputs of single sequences as the values of one ragged tensor."""
     parts = [y if y.shape.rank == 2 else tf.transpose(y[0], [1, 0, 2]) for y in outputs]
     return tf.concat(parts, 0)
 

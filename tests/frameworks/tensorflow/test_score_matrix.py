@@ -1,4 +1,4 @@
-"""`scores`, `log_weights` and `log_sum_exp` in TensorFlow, eagerly and in functions."""
+"""`scores`, `log_weights` and `log_sum_exp` work in TensorFlow, eagerly and in functions."""
 
 from __future__ import annotations
 

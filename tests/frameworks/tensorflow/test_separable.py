@@ -1,4 +1,4 @@
-"""impl="separable" in TensorFlow: in eager mode, under tapes too, and not in graphs."""
+"""TensorFlow runs impl="separable" in eager mode, under tapes too, and not in graphs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Sinks in TensorFlow: one more logit, eagerly and in functions."""
+"""A sink in TensorFlow is one more logit, eagerly and in functions."""
 
 from __future__ import annotations
 

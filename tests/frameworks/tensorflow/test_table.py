@@ -1,6 +1,6 @@
-"""Scores × masks in TensorFlow against the oracle: values, and gradients of everything.
+"""Scores × masks in TensorFlow agree with the oracle: values, and gradients of all inputs.
 
-Executed eagerly, where an operation costs microseconds; traced calls have a file of their own.
+Calls run eagerly, where an operation costs microseconds; test_graphs.py has traced calls.
 """
 
 from __future__ import annotations
@@ -32,14 +32,14 @@ for _row in [row for row in HANDS["float64 reference"] if row[1] == "broadcast_5
 
 
 def build(score: str, parameters: dict[str, Any], to: Any) -> Any:
-    """The score of the package, or the callable of the table in TensorFlow's words."""
+    """Return the score of the package, or the callable of the table in TensorFlow's functions."""
     if score == "callable":
         return lambda query, key: tf.matmul(query, key, transpose_b=True) ** 2 / 20
     return (SCORES | OPTIONS)[score].build(parameters, to)
 
 
 def check(row: Row, dtype: str, impl: str) -> None:
-    """Output, weights and log-sum-exp; and the output alone, whose way may be another."""
+    """Assert the budget of output, weights and log-sum-exp, and of a call for the output alone."""
     c = case(*row)
 
     def to(x: np.ndarray) -> tf.Tensor:
@@ -59,7 +59,7 @@ def check(row: Row, dtype: str, impl: str) -> None:
 
 @cache
 def same(row: Row, dtype: str) -> tuple[np.ndarray, ...]:
-    """The plain formula, in NumPy: TensorFlow's operations lack its names."""
+    """Return results of the plain formula in NumPy: TensorFlow's operations lack its names."""
     c = case(*row)
     to = partial(np.asarray, dtype=dtype)
     built = c.score.build(c.parameters, to)
@@ -78,7 +78,7 @@ def test_values(mode: str, score: str) -> None:
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16"])
 @pytest.mark.parametrize("score", ["additive", "scaled_dot", "gaussian"])
 def test_halves(score: str, dtype: str, impl: str) -> None:
-    """Against float64 on the same rounded numbers."""
+    """Half precision agrees with float64 on the same rounded numbers."""
     c = case(score, "heads", "four")
 
     def to(x: np.ndarray) -> tf.Tensor:
@@ -109,7 +109,7 @@ GRADIENT_ROWS: list[Row] = [
 @pytest.mark.parametrize("row", GRADIENT_ROWS, ids="-".join)
 @pytest.mark.parametrize(("dtype", "impl"), [("float64", "reference"), ("float32", "auto")])
 def test_gradients(row: Row, dtype: str, impl: str) -> None:
-    """Of output and log-sum-exp at once, with respect to everything."""
+    """Gradients of output and log-sum-exp at once keep the budget, for all inputs."""
     c = case(*row)
 
     def to(x: np.ndarray) -> tf.Tensor:
@@ -135,7 +135,7 @@ def test_gradients(row: Row, dtype: str, impl: str) -> None:
 
 @cache
 def same_gradients(row: Row, dtype: str) -> dict[str, torch.Tensor]:
-    """Of the plain formula, in PyTorch."""
+    """Return gradients of the plain formula in PyTorch."""
     c = case(*row)
 
     def leaf(x: np.ndarray) -> torch.Tensor:

@@ -1,4 +1,4 @@
-"""Fixtures that the tests of PyTorch share."""
+"""Fixtures of the tests of PyTorch."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import torch
 
 @pytest.fixture
 def fresh_compiler() -> Iterator[None]:
-    """Leave nothing compiled to the test, nor by it."""
+    """Reset the compiler before and after a test."""
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()

@@ -1,9 +1,9 @@
-"""Calls that are each the first of a process: a fork of one that has imported PyTorch alone.
+"""Each call is the first of a process, a fork of a process that has imported PyTorch alone.
 
     python first_calls.py "attention: compiled" …
 
-A call is made in a way that has a name, then eagerly, then in that way again. All results agree,
-and nothing is compiled a second time. Problems are printed as JSON, by the names of cases.
+A call runs in a named way, then eagerly, then in the named way again. All results agree, and
+nothing is compiled a second time. The script prints problems as JSON, by the names of cases.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ Call = Callable[[Tensor], Any]
 
 
 def function_of(name: str) -> Call:
-    """Import what a call needs, and no more, and return the call."""
+    """Import the modules that a call needs, and no more; return the call."""
     import anyscore
     from anyscore import attention
 
@@ -172,14 +172,14 @@ CALLS = (
 )
 _WHOLE = {"compiled whole", "compiled for any size", "exported strictly"}
 REFUSED = {
-    "a cache": {"mapped", "differentiated", *_WHOLE},  # it is written to, and made by the call
-    "Attention of widths not known": _WHOLE,  # its parameters are made by the call
+    "a cache": {"mapped", "differentiated", *_WHOLE},  # a call makes the cache and writes to it
+    "Attention of widths not known": _WHOLE,  # a call makes the parameters
     "lengths": {"traced"},  # PyTorch warns of numbers that a trace reads
     "options": {"traced"},
     "varlen_attention": {"mapped"},
     "weights": {"differentiated"},  # three results
 }
-"""The ways in which a call cannot be made: it raises an error."""
+"""Ways in which a call raises an error."""
 FEW = "attention: compiled", "attention: exported strictly"
 CASES = (
     *(f"attention: {way}" for way in WAYS),
@@ -191,9 +191,9 @@ CASES = (
 
 
 def first(cases: str) -> None:
-    """Make the calls of a case, or of several apart by "; ", the first one first.
+    """Make the calls of one case, or of several cases with "; " between them, in order.
 
-    Raises errors where results differ.
+    Raise an error if results differ.
     """
     assert not any(name.partition(".")[0] == "anyscore" for name in sys.modules)
     for case in cases.split("; "):
@@ -211,14 +211,14 @@ def _make(case: str) -> None:
     torch.testing.assert_close(found, expected)
     import anyscore
 
-    anyscore.attention(*[x.numpy()] * 3)  # another framework's
+    anyscore.attention(*[x.numpy()] * 3)  # in another framework
     compiled_once = "compiled" in way and name != "Attention of widths not known"
     with torch.compiler.set_stance("fail_on_recompile" if compiled_once else "default"):
         torch.testing.assert_close(again(x), expected)
 
 
 def in_a_child(work: Callable[[], None]) -> str | None:
-    """Do work in a forked child; return the problem that it met, None if there was none."""
+    """Do work in a forked child; return the child's problem, None if there was none."""
     reads, writes = os.pipe()
     child = os.fork()
     if not child:
@@ -243,7 +243,7 @@ def main(cases: Sequence[str]) -> None:
     warnings.simplefilter("error")
     warnings.filterwarnings("ignore", category=DeprecationWarning)
     torch.set_num_threads(1)
-    torch.compile(torch.sin, backend="aot_eager")(torch.ones(2))  # what all children need
+    torch.compile(torch.sin, backend="aot_eager")(torch.ones(2))  # all children need this
     print(json.dumps({case: in_a_child(lambda case=case: first(case)) for case in cases}))
 
 

@@ -38,7 +38,7 @@ def tensors(seed: int = 0) -> list[Tensor]:
 
 
 def call(name: str, mask: str, dropout: float = 0.0, impl: str = "fused") -> Callable[..., Any]:
-    """Grouped heads: a function of query, key and value, its output and log-sum-exp."""
+    """Return a function of query, key and value with grouped heads, to output and log-sum-exp."""
     score, made = torch_score(name), MASKS[mask]()
 
     def run(q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

@@ -1,6 +1,6 @@
-"""Attention layers in plain PyTorch, by their formulas, with the parameter names of tutorials.
+"""Attention layers in plain PyTorch, by formulas, with the parameter names of tutorials.
 
-They share no code with the package; their state dicts and outputs are what ours must reproduce.
+These layers share no code with the package, which must reproduce their state dicts and outputs.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 
 def softmax_of_first(scores: Tensor, valid_lens: Tensor | None) -> Tensor:
-    """Weights (B, T_q, T_k) over the first keys alone; valid_lens (B,) or (B, T_q), at least 1."""
+    """Return weights (B, T_q, T_k) of the first keys alone; valid_lens (B,) or (B, T_q), ≥ 1."""
     if valid_lens is None:
         return scores.softmax(-1)
     lengths = valid_lens[:, None] if valid_lens.dim() == 1 else valid_lens
@@ -22,7 +22,7 @@ def softmax_of_first(scores: Tensor, valid_lens: Tensor | None) -> Tensor:
 
 
 def causal(queries: int, keys: int) -> Tensor:
-    """True where a query may attend: no key after its own position."""
+    """Return True (T_q, T_k) for each key that is not after its query."""
     return torch.ones(queries, keys, dtype=torch.bool).tril()
 
 
@@ -47,7 +47,7 @@ class PlainAdditive(nn.Module):
 
 
 class BilinearScore(nn.Module):
-    """s W h, W the weight of a linear layer."""
+    """s W h, with W the weight of a linear layer."""
 
     def __init__(self, d: int) -> None:
         super().__init__()
@@ -74,7 +74,7 @@ class ConcatScore(nn.Module):
 
 
 class Container(nn.Module):
-    """The context of decoder states s over encoder states h; `padding` is True where padded."""
+    """Context of decoder states s over encoder states h; `padding` is True in padding."""
 
     def __init__(self, score: nn.Module) -> None:
         super().__init__()
@@ -101,7 +101,7 @@ class FusedAttention(nn.Module):
 
 
 class FusedMultiHead(nn.Module):
-    """Causal self-attention in heads, one after the other: head h has channels [h·n, (h+1)·n)."""
+    """Causal self-attention, head after head: head h has channels [h·n, (h+1)·n)."""
 
     def __init__(self, d: int, heads: int) -> None:
         super().__init__()
@@ -120,7 +120,7 @@ class FusedMultiHead(nn.Module):
 
 
 def scaled_dot(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None = None) -> Tensor:
-    """softmax(q kᵀ / √d) v of (B, T, d), over the keys kept."""
+    """Return softmax(q kᵀ / √d) v of (B, T, d), over the kept keys."""
     scores = q @ k.transpose(1, 2) / math.sqrt(q.shape[-1])
     if keep is not None:
         scores = scores.masked_fill(~keep, -math.inf)
@@ -128,7 +128,7 @@ def scaled_dot(q: Tensor, k: Tensor, v: Tensor, keep: Tensor | None = None) -> T
 
 
 def scrambled(x: Tensor, heads: int) -> Tensor:
-    """The mistake: (B, T, H·d) *reshaped* to (B, H, T, d), which mixes tokens with heads."""
+    """Return (B, T, H·d) *reshaped* to (B, H, T, d): this mistake mixes tokens with heads."""
     return x.reshape(x.shape[0], x.shape[1], heads, -1).reshape(x.shape[0], heads, x.shape[1], -1)
 
 

@@ -1,4 +1,4 @@
-"""Under autocast: the dtypes of SDPA, and sums that are still taken in float32."""
+"""Under autocast, calls have the dtypes of SDPA, and sums are still in float32."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_float64_is_left_alone(name: str) -> None:
 
 
 def test_dtypes_that_differ_are_made_alike() -> None:
-    """As SDPA does: a float32 query beside what another layer gave in bfloat16."""
+    """Dtypes become one, as in SDPA, for a float32 query beside bfloat16 from another layer."""
     q, k, v = map(torch.tensor, arrays())
     with torch.autocast("cpu", dtype=torch.bfloat16):
         out = attention(q.float(), k.bfloat16(), v.half(), mask=Lengths([3, 4]))
@@ -73,7 +73,7 @@ def test_disabled_autocast_changes_nothing() -> None:
 @pytest.mark.parametrize("low", LOW)
 @SCORES
 def test_equals_the_call_on_rounded_inputs(name: str, low: torch.dtype) -> None:
-    """Autocasting rounds what goes in; nothing inside is taken in less than without it."""
+    """Autocast rounds inputs; no operation inside has less precision than without autocast."""
     score, inputs = single(name, *arrays())
     with torch.autocast("cpu", dtype=low):
         found = attention(*inputs[:3], score=score, valid_lens=[3, 4], return_lse=True)
@@ -100,9 +100,9 @@ def test_close_to_float32(name: str) -> None:
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("name", ["Dot", "Trilinear", "Gaussian", "Additive"])
 def test_sums_are_in_float32(name: str, masked: bool) -> None:
-    """Inputs that bfloat16 holds exactly: the score is then right to float32's precision.
+    """A score is right to float32's precision if bfloat16 holds the inputs exactly.
 
-    A sum over 1,031 keys taken in bfloat16 would err by per cents.
+    A sum over 1,031 keys in bfloat16 would err by per cents.
     """
     keys = 1031
     rng = np.random.default_rng(0)
@@ -118,7 +118,7 @@ def test_sums_are_in_float32(name: str, masked: bool) -> None:
     exact = attention(
         *(x.astype("float64") for x in (q, k, v)), score=wide, mask=mask, return_lse=True
     )
-    # The factors (projections, products with w_p) are rounded to bfloat16, as any layer's would be.
+    # As in any layer, the factors (projections, products with w_p) are rounded to bfloat16.
     np.testing.assert_allclose(out.lse.numpy(), exact.lse, atol={"Dot": 2e-6}.get(name, 2e-2))
     assert (out.output == 1).all()
 
@@ -126,7 +126,7 @@ def test_sums_are_in_float32(name: str, masked: bool) -> None:
 @pytest.mark.parametrize("masked", [False, True])
 @pytest.mark.parametrize("name", ["ScaledDot", "Gaussian", "Additive"])
 def test_gradients_are_in_float32_within_too(name: str, masked: bool) -> None:
-    """The same, whether the backward runs inside the context or after it."""
+    """Gradients are the same if the backward runs inside the context or after it."""
     mask = normal(3, 7) > -1 if masked else None
     found = []
     for inside in (False, True):

@@ -1,4 +1,4 @@
-"""bias= and bias_after= of the layers for PyTorch, and biases as arguments of its transforms."""
+"""Layers for PyTorch take bias= and bias_after=; biases are arguments of its transforms."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_scores_have_them() -> None:
 
 
 def test_a_table_that_is_trained() -> None:
-    """A module of the user's holds it, and passes it at each call."""
+    """A user's module owns the table, and passes the table at each call."""
 
     class Block(nn.Module):
         def __init__(self) -> None:
@@ -100,7 +100,7 @@ def test_transforms_take_the_objects(bias: Any) -> None:
 
 @pytest.mark.slow
 def test_compiled_for_any_lengths() -> None:
-    """Diagonals of lengths that are not known yet; of their distances, buckets."""
+    """Diagonals have lengths that are not known yet, and buckets of distances."""
 
     def run(x: Tensor, table: Tensor) -> Tensor:
         found = attention(

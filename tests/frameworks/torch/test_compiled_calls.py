@@ -1,4 +1,4 @@
-"""torch.compile and torch.export of a call: one graph, for any sizes and any lengths."""
+"""torch.compile and torch.export make one graph of a call, for any sizes and any lengths."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ COMPILED: dict[str, Callable[[Tensor], Any]] = {
     ],
 )
 def test_compile(name: str, mask: str) -> None:
-    """One graph, forward and backward, for any sizes and any values of lengths."""
+    """One graph, forward and backward, serves any sizes and any values of lengths."""
 
     def f(q: Tensor, k: Tensor, v: Tensor, n: Tensor, *parameters: Tensor) -> Tensor:
         score = type(made)(*parameters)
@@ -103,7 +103,7 @@ def test_compile_under_autocast() -> None:
 
 
 def test_compile_to_machine_code() -> None:
-    """Through the default backend, with a mask, forward and backward."""
+    """The default backend compiles a call with a mask, forward and backward."""
     xs, f = tensors(2), loss_of("Additive", "causal")
     same(autograd(torch.compile(f, fullgraph=True), *xs), autograd(f, *xs))
 
@@ -122,7 +122,7 @@ class Model(torch.nn.Module):
 
 @pytest.mark.parametrize("name", ["ScaledDot", "Trilinear", "Gaussian", "GATv2"])
 def test_export(name: str) -> None:
-    """The exported program attends as the call does, for other sizes and lengths too."""
+    """The exported program gives the results of the call, for other sizes and lengths too."""
     model, n = Model(name), torch.tensor([4, 6])
     dynamic = torch.export.Dim("batch"), torch.export.Dim("keys")
     shapes = {
@@ -150,7 +150,7 @@ def test_functional_call() -> None:
 
 
 def test_one_tensor_thrice() -> None:
-    """autograd.Function of the compiler takes no tensor twice."""
+    """One tensor may be all inputs: the compiler's autograd.Function takes no tensor twice."""
     x = torch.tensor(normal(2, 5, 4)).requires_grad_()
     compiled = torch.compile(lambda x: attention(x, x, x), fullgraph=True, backend="aot_eager")
     outputs = compiled(x), attention(x, x, x)

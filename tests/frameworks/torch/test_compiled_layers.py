@@ -1,4 +1,4 @@
-"""Layers under torch.compile, torch.export and function transforms."""
+"""Layers work under torch.compile, torch.export and function transforms."""
 
 from __future__ import annotations
 
@@ -47,14 +47,14 @@ def test_compiled_by_the_default_backend() -> None:
 
 
 def test_operators_with_other_results_need_other_names() -> None:
-    """Inductor's cache of an older version of the library knows them by name: see `VERSION`."""
+    """An older library's cache of Inductor finds operators by name: see `VERSION`."""
     a, b, value = torch.randn(3, 5, 4), torch.randn(3, 7, 4), torch.randn(3, 7, 6)
     x = Operands(a, b, None, value=value)
     s = Settings("product", 1.0, 1, 0.0, 1, [3], scores=True)
     args = operators.forward.args(x, s)
     output, stats, scores = found = operators.forward.operator(*args)
     assert [list(y.shape) for y in found] == [[3, 5, 6], [3, 2, 5], [3, 5, 7]]
-    kept = scores - stats[:, 0, :, None] - stats[:, 1, :, None]  # the largest, and log Σ exp
+    kept = scores - stats[:, 0, :, None] - stats[:, 1, :, None]  # minus largest, minus log Σ exp
     torch.testing.assert_close(kept.exp() @ value, output)
     args = operators.backward.args(x, s, Results(output, stats), Results(output, stats, scores))
     found = operators.backward.operator(*args)

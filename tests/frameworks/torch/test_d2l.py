@@ -1,4 +1,4 @@
-"""What tutorials on attention scoring functions print and promise, kept as tests."""
+"""Calls reproduce results and promises of tutorials on attention scoring functions."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ PRINTED = [(x, [2, 3]) for x in BY_BATCH] + [(x, [[1, 3], [2, 4]]) for x in BY_Q
 @pytest.mark.parametrize(("printed", "lengths"), PRINTED)
 @pytest.mark.parametrize("garbage", [0.0, 1e6, math.nan, math.inf, -math.inf])
 def test_printed_masked_softmax(printed: Any, lengths: Any, garbage: float) -> None:
-    """The softmax of the logarithms of printed weights is those weights again."""
+    """The softmax of the logarithms of printed weights gives the printed weights."""
     expected = torch.tensor(printed)
     x = torch.where(expected > 0, expected.log(), garbage)
     before = x.clone()
@@ -162,7 +162,7 @@ def test_the_gaussian_kernel_is_a_dot_product_and_the_norms_of_the_keys() -> Non
     torch.testing.assert_close(by_norms, gaussian.output)
     kernel = torch.exp(-0.5 * torch.cdist(q, k) ** 2)
     torch.testing.assert_close(gaussian.weights, kernel / kernel.sum(-1, keepdim=True))
-    normalised = torch.nn.functional.normalize(k, dim=-1)  # of equal norms: the dot product alone
+    normalised = torch.nn.functional.normalize(k, dim=-1)  # equal norms leave only the dot product
     torch.testing.assert_close(
         attention(q, normalised, v, score=Gaussian()), attention(q, normalised, v, score=Dot())
     )
@@ -197,7 +197,7 @@ def test_the_variance_of_products(d: int) -> None:
     q, k = torch.randn(300, d), torch.randn(300, d)
     seen: dict[type, Tensor] = {}
     for score in (Dot(), ScaledDot()):
-        # A query that attends one key has that key's score as its log-sum-exp.
+        # The log-sum-exp of a query with one key is the score of the key.
         lse = attention(q[:, None, None], k[None, :, None], k[None, :, None], score=score,
                         return_lse=True).lse  # fmt: skip
         assert lse.shape == (300, 300, 1)
@@ -215,7 +215,7 @@ def test_the_variance_of_products(d: int) -> None:
 def test_a_layer_starts_with_scores_of_variance_about_1(
     name: str, variance: float, d: int, hidden: int
 ) -> None:
-    """Over queries, keys and parameters: 200 layers of 8 × 8 scores each."""
+    """The variance is over queries, keys and parameters, of 200 layers with 8 × 8 scores each."""
     scores, width = [], hidden if TABLE[name].hidden else None
     for _ in range(200):
         layer = Attention(name, hidden=width, d_q=d, d_k=d)

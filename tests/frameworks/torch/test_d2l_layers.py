@@ -1,4 +1,4 @@
-"""Layers of the tutorials in plain PyTorch: their numbers, from their state dicts."""
+"""State dicts of the tutorials' layers in plain PyTorch give the tutorials' numbers."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_the_container_of_trained_scores_loads(
 ) -> None:
     theirs = Container(score)
     concat = isinstance(score, ConcatScore)
-    # The document's bilinear score is the unscaled one: a scale is made up for.
+    # The document's bilinear score has no scale: the loaded weight makes up for a scale.
     made = {
         "concat": lambda: Attention("concat", hidden=5, bias=True),
         "bilinear": lambda: Attention("bilinear", **options),
@@ -73,7 +73,7 @@ def test_the_container_of_trained_scores_loads(
     ours.load_state_dict(theirs.state_dict())
     s, h = torch.randn(2, 3, 5), torch.randn(2, 7, 5)
     again = made["concat" if concat else "bilinear"]()
-    again.load_state_dict(ours.state_dict())  # our own names are taken as they are
+    again.load_state_dict(ours.state_dict())  # anyscore's own names do not change
     assert torch.equal(again(s, h), ours(s, h))
     torch.testing.assert_close(ours(s, h), theirs(s, h))
     padding = torch.arange(7) >= LENGTHS[:, None]
@@ -141,7 +141,7 @@ def test_the_number_of_parameters(d: int, d_k: int, d_v: int) -> None:
 
 
 def test_two_biases_become_one() -> None:
-    """Linear layers that both have a bias: tanh(W_q q + b_q + W_k k + b_k)."""
+    """Two linear layers with biases, tanh(W_q q + b_q + W_k k + b_k), load into one bias."""
     W_q, W_k, v = nn.Linear(20, 8), nn.Linear(2, 8), nn.Linear(8, 1, bias=False)
     theirs = nn.ModuleDict({"W_q": W_q, "W_k": W_k, "v": v})
     ours = Attention("additive", hidden=8, bias=True)

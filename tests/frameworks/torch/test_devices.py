@@ -1,4 +1,4 @@
-"""Where tensors lie and how: what is no dense tensor on the device of the query is refused."""
+"""Calls refuse tensors that are not dense or not on the device of the query."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_tensors_elsewhere_are_refused() -> None:
             attention(X, X, X, mask=mask)
     with pytest.raises(ValueError, match="query is on cpu but key is on meta"):
         MultiHeadAttention(4, 2)(X, away)
-    assert attention(away, away, away, valid_lens=3).device.type == "meta"  # all there: shapes
+    assert attention(away, away, away, valid_lens=3).device.type == "meta"  # shapes alone
 
 
 def _nested(layout: torch.layout) -> torch.Tensor:
@@ -124,7 +124,7 @@ def _softmax_of_numpy(x: Any) -> Any:
 
 
 def test_checks_are_remembered_by_place_and_layout() -> None:
-    """The same shapes and dtypes elsewhere are no call that passed."""
+    """A call that passed does not admit its shapes and dtypes on other devices or layouts."""
     attention(X, X, X)
     with pytest.raises(ValueError, match="one device"):
         attention(X, X.to("meta"), X)

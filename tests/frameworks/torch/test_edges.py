@@ -1,4 +1,4 @@
-"""Edges of a graph under PyTorch's compiler, transforms, checkpoints and copies."""
+"""Edges of a graph work under PyTorch's compiler, transforms, checkpoints and copies."""
 
 from __future__ import annotations
 

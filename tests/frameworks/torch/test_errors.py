@@ -1,4 +1,4 @@
-"""Mistakes in making and calling `Attention` are named, and leave it usable."""
+"""Errors name mistakes in making and calling `Attention`, and leave the layer usable."""
 
 from __future__ import annotations
 

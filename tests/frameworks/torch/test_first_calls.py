@@ -1,4 +1,4 @@
-"""Every entry point works as the first call of a process, see `first_calls.py`."""
+"""Every entry point works as the first call of a process; see `first_calls.py`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from helpers import hang
 
 @cache
 def problems(cases: tuple[str, ...]) -> dict[str, str | None]:
-    """The problem of each case, None if there is none; all are forks of one process."""
+    """Return the problem of each case, None if there is none; all cases fork one process."""
     command = [sys.executable, str(Path(first_calls.__file__)), *cases]
     ran = subprocess.run(command, capture_output=True, text=True, timeout=hang.HANG)
     assert ran.returncode == 0, ran.stderr

@@ -1,4 +1,4 @@
-"""The C++ core under PyTorch: as an operator, and its derivatives."""
+"""The C++ core is an operator of PyTorch with derivatives."""
 
 from __future__ import annotations
 
@@ -139,7 +139,7 @@ def test_gradcheck(name: str, dropout: float) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @SCORES
 def test_gradients_of_half_precision(name: str, dtype: torch.dtype) -> None:
-    """Summed in float32, from an output that was not rounded: as the reference's."""
+    """Gradients are sums in float32 from an unrounded output, as in the reference."""
     found = []
     for impl in ("fused", "reference"):
         score, inputs = leaves(make_score(name), *(x.numpy() for x in tensors()))
@@ -153,12 +153,12 @@ def test_gradients_of_half_precision(name: str, dtype: torch.dtype) -> None:
         torch.testing.assert_close(x, y, rtol=0.05, atol=0.02 * scale)
 
 
-# What is masked is not read
+# Masked keys and values
 
 
 @pytest.mark.parametrize("mask", ["lengths", "intervals", "both"])
 def test_nan_that_nobody_attends_reaches_no_gradient(mask: str) -> None:
-    """Not those of the projections either, of any order."""
+    """NaN in masked keys and values reaches no gradient of any order, projections included."""
     keep = attention(*tensors(), mask=MASKS[mask](), return_weights=True).weights > 0
     q, k, v = (x.numpy() for x in tensors())
     unread = ~keep.reshape(B, KV, H // KV, T_Q, T_K).any(3).any(2).numpy()
@@ -176,7 +176,7 @@ def test_nan_that_nobody_attends_reaches_no_gradient(mask: str) -> None:
 
 
 def test_each_device_has_a_kernel_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where nobody watches, an operator is passed by: to the kernel of the tensors' device."""
+    """If nothing watches operators, a call goes past these to the kernel of the tensors' device."""
     seen = []
 
     def kernel(x: Operands, s: Settings) -> Results:
@@ -185,7 +185,7 @@ def test_each_device_has_a_kernel_of_its_own(monkeypatch: pytest.MonkeyPatch) ->
 
     x = [torch.ones(1, 2, 3, device="meta") for _ in range(3)]
     operands, settings = Operands(x[0], x[1], value=x[2]), Settings("tanh", 1.0, 1, 0.0, 1, (1,))
-    found = operators.forward(operands, settings)  # by the operator, of no kernel
+    found = operators.forward(operands, settings)  # the operator runs, without a kernel
     assert found.output.is_meta
     monkeypatch.setitem(operators.forward.kernels, "meta", kernel)
     monkeypatch.setattr(operators, "must_dispatch", lambda *xs: False)

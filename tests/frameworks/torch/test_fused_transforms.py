@@ -1,4 +1,4 @@
-"""The C++ core under PyTorch's transforms, compilers, checkpoints and autocasting."""
+"""The C++ core works under PyTorch's transforms, compilers, checkpoints and autocasting."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = [pytest.mark.slow, *MARKS]
 @MASK
 @pytest.mark.parametrize("name", ["Additive", "Trilinear", "Laplace"])
 def test_vmap_is_a_loop(name: str, mask: str, dropout: float) -> None:
-    """Also where only some of the inputs are batched; dropout is the unbatched call's."""
+    """vmap equals a loop, also with few batched inputs; dropout is that of the unbatched call."""
     one, other = tensors(), tensors(seed=1)
     f = call(name, mask, dropout)
     for batched in ((True, True, True), (True, False, False), (False, True, False)):
@@ -117,7 +117,7 @@ def test_third_derivatives() -> None:
     ],
 )
 def test_compile_keeps_to_the_core(name: str, mask: str, dropout: float) -> None:
-    """One graph that calls the operator; one forward and one backward where autograd records."""
+    """One graph calls the operator; while autograd records, forward and backward have one each."""
     graphs: list[str] = []
 
     def note(module: torch.fx.GraphModule, examples: Any) -> Any:
@@ -169,7 +169,7 @@ def test_checkpointing_with_dropout(reentrant: bool) -> None:
 @pytest.mark.triton
 @pytest.mark.parametrize("inside", [False, True])
 def test_autocast(inside: bool) -> None:
-    """The core is given what autocasting rounds; gradients come back in float32."""
+    """The core gets the inputs that autocasting rounds; gradients come back in float32."""
     score, inputs = leaves(make_score("Additive"), *(x.numpy() for x in tensors()))
     single = [x.detach().float().requires_grad_() for x in inputs]
     score = type(score)(*single[3:])

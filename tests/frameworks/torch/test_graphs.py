@@ -1,4 +1,4 @@
-"""Layers over edges are those of PyTorch Geometric: constructor, call, state dict, gradients."""
+"""Layers over edges equal PyTorch Geometric's: constructor, call, state dict, gradients."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def theirs(kind: Kind) -> Any:
 
 
 def pairs(sources: int = NODES, targets: int = NODES) -> Tensor:
-    """With edges of nodes to themselves, duplicates, and nodes without any."""
+    """Return edges with self-loops and duplicates, and leave nodes without edges."""
     drawn = torch.Generator().manual_seed(0)
     both = torch.stack(
         [torch.randint(0, n - 2, (40,), generator=drawn) for n in (sources, targets)]
@@ -91,7 +91,7 @@ def compare(one: Any, other: Any, xs: list[Tensor], index: Tensor, attr: Any = N
         given = [y for y in (*xs, attr) if y is not None]
         named = dict(layer.named_parameters())
         wanted = [*given, *named.values()]
-        slopes = torch.autograd.grad(loss, wanted, allow_unused=True)  # without root_weight
+        slopes = torch.autograd.grad(loss, wanted, allow_unused=True)  # root_weight=False
         of_inputs, of_weights = slopes[: len(given)], slopes[len(given) :]
         results.append(
             (output, index_of, weights, of_inputs, dict(zip(named, of_weights, strict=True)))
@@ -166,7 +166,7 @@ def test_dropout_and_training() -> None:
         output: Tensor = layers[1](hidden, index)
         return output
 
-    assert not torch.equal(layers[0](x, index), layers[0](x, index))  # it drops
+    assert not torch.equal(layers[0](x, index), layers[0](x, index))  # dropout drops
     for _ in range(150):
         optimizer.zero_grad()
         torch.nn.functional.cross_entropy(logits(), labels).backward()
@@ -183,7 +183,7 @@ def test_pairs_are_sorted_once_and_forgotten() -> None:
     (kept,) = _known[index][1].values()
     layer(x, index)
     assert next(iter(_known[index][1].values())) is kept
-    index[:, 0] = torch.tensor([3, 4])  # writing to it counts
+    index[:, 0] = torch.tensor([3, 4])  # a write to the index counts
     again = layer(x, index)
     torch.testing.assert_close(again, layer(x, index.clone()))
     assert not torch.equal(before, again)
@@ -197,13 +197,13 @@ def test_pairs_are_sorted_once_and_forgotten() -> None:
 def test_other_memory_is_sorted_anew() -> None:
     layer, x, index = GATv2Conv(WIDTH, 2), torch.randn(NODES, WIDTH), pairs()
     layer(x, index)
-    index.data = index.flip(0)[:, 1:].clone()  # which PyTorch does not count as writing
+    index.data = index.flip(0)[:, 1:].clone()  # PyTorch does not count this as a write
     torch.testing.assert_close(layer(x, index), layer(x, index.clone()))
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_inference_mode(kind: Kind) -> None:
-    """A model that was evaluated in it trains on the same graph, and takes what was made in it."""
+    """A model evaluated in inference mode trains on the same graph, and takes edges made there."""
     layer, x, index = kind(WIDTH, 2), torch.randn(NODES, WIDTH), pairs()
     with torch.inference_mode():
         first = layer(x, index)
@@ -255,7 +255,7 @@ HETERO: dict[str, Any] = {
 @pytest.mark.parametrize("transform", HETERO)
 @pytest.mark.parametrize("kind", KINDS)
 def test_to_hetero_is_refused(kind: Kind, transform: str) -> None:
-    """The transform would not add up results of edge types, of layers that are unknown to it."""
+    """The transform raises: for unknown layers, it would not add up results of edge types."""
     theirs = pytest.importorskip("torch_geometric.nn")
     metadata = ["a", "b"], [("a", "to", "b"), ("b", "to", "b"), ("a", "to", "a")]
     with pytest.raises(TypeError, match=rf"{kind.__name__}, which is no Mess.*HeteroConv"):
@@ -278,7 +278,7 @@ def test_hetero_conv_takes_them() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
 @pytest.mark.filterwarnings("ignore::torch.jit.TracerWarning")
 def test_trace() -> None:
-    """Edges that were seen before do not become constants of a trace."""
+    """Edges of earlier calls do not become constants of a trace."""
     layer, x, index = GATv2Conv(WIDTH, 2, add_self_loops=False), torch.randn(NODES, WIDTH), pairs()
     layer(x, index)
     traced = torch.jit.trace(layer, (x, index))
@@ -288,7 +288,7 @@ def test_trace() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
 @pytest.mark.parametrize("kind", KINDS)
 def test_export(kind: Kind) -> None:
-    """For any number of nodes and edges."""
+    """An exported layer takes any number of nodes and edges."""
     layer, dim = kind(WIDTH, 2, heads=2).eval(), torch.export.Dim
     sizes = {"x": {0: dim("nodes", min=3)}, "edge_index": {1: dim("edges")}}
     given = torch.randn(NODES, WIDTH), pairs()

@@ -1,4 +1,4 @@
-"""Growing caches under torch.compile: one graph for all steps, and what is no error there."""
+"""Under torch.compile, growing caches have one graph for all steps, and NaN instead of errors."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_beams_are_data() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ["additive", "dot"])
 def test_what_does_not_fit_is_nan(name: str) -> None:
-    """A compiled step cannot say that the cache is full."""
+    """A compiled step gives NaN beyond the capacity: it cannot raise for a full cache."""
     (q, k, v), score = inputs(), scores()[name]
     compiled = torch.compile(step, backend="aot_eager", fullgraph=True)
     cache = make_cache(k[..., :3, :], v[..., :3, :], score, capacity=4)
@@ -192,7 +192,7 @@ def test_what_a_step_refuses_changes_nothing(window: int | None) -> None:
 
 @pytest.mark.parametrize("window", [None, 3])
 def test_steps_are_recorded(window: int | None) -> None:
-    """As rows of one picture, by positions also where new tokens took the places of old ones."""
+    """Steps become rows of one picture by positions, also where new tokens replace old ones."""
     torch.manual_seed(0)
     layer, x = MultiHeadAttention(16, 4, score="additive").eval(), torch.randn(2, 7, 16)
     mask = Interval([0, 2], None)

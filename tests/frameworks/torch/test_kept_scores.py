@@ -1,4 +1,4 @@
-"""Calls of few keys keep their scores for the backward, in the place of the output."""
+"""Calls of few keys keep scores for the backward instead of the output."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def slopes(results: list[Tensor], xs: list[Tensor]) -> tuple[Tensor, ...]:
 
 
 def saved(function: Callable[[], Any]) -> list[tuple[int, ...]]:
-    """List the shapes of the tensors that a function keeps for its backward."""
+    """Return the shapes of the tensors that a function keeps for its backward."""
     shapes: list[tuple[int, ...]] = []
 
     def pack(x: Tensor) -> Tensor:
@@ -109,7 +109,7 @@ def test_gradients_are_those_of_the_definition(
         options["bias"] = options["bias"][:1].expand(queries, KEYS).requires_grad_()
         xs = [*xs, options["bias"]]
     want = slopes(call(score, xs[:4], impl="reference", **options), xs)
-    for _ in range(3):  # of a call that is new, and of one that is repeated
+    for _ in range(3):  # a new call, then repeated calls
         found = slopes(call(score, xs[:4], **options), xs)
         for x, y in zip(found, want, strict=True):
             torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-9)

@@ -1,4 +1,4 @@
-"""`anyscore.torch.Attention`: sizes, parameters, training, recorded weights, errors."""
+"""`anyscore.torch.Attention` has right sizes, parameters, training, weights and errors."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def make(name: str, **options: Any) -> Attention:
 
 
 def score_of(layer: Attention, name: str) -> Score:
-    """The score object of the parameters that `layer` has."""
+    """Return the score object with the parameters of `layer`."""
     d = layer._spec.d_q or D
     made: Score = TABLE[name].of_layer(dict(layer.named_parameters()), d, d)
     return made
@@ -119,7 +119,7 @@ def test_a_scale_may_be_given_instead_of_learned(
 
 @BY_NAME
 def test_initial_values(name: str) -> None:
-    """Uniform within the bound of the stated variance, and filling it; or the stated constant."""
+    """Values fill the uniform bounds of the stated variance, or equal the stated constant."""
     row = TABLE[name]
     same = all("d_k" not in letter for letters in row.fields.values() for letter in letters)
     d_q, d_k, h = 48, 48 if same else 72, 64
@@ -295,7 +295,7 @@ def test_a_score_class_is_as_good_as_its_name() -> None:
     ],
 )
 def test_a_layer_takes_an_implementation(make: Any) -> None:
-    """A callable has no fused one: asked for by name, it is refused; the others are the same."""
+    """A callable has no fused implementation, so impl="fused" raises; the other choices agree."""
     x = torch.randn(2, T_K, D)
     layer = make(impl="fused")
     inputs = (x,) * (1 if isinstance(layer, SelfAttention) else 3)
@@ -309,7 +309,7 @@ def test_a_layer_takes_an_implementation(make: Any) -> None:
 
 
 def test_slopes_of_each_head() -> None:
-    """As many key heads as slopes, or one; fewer would need a bias of keys for each query head."""
+    """Key heads are as many as slopes, or one; fewer would need a key bias for each query head."""
     q, k = torch.randn(2, 4, 3, D), torch.randn(2, 4, 7, D)
     w, slope = torch.randn(4, D), torch.tensor([0.0, 0.2, 0.5, 1.5])
     for keys in (k, k[:, :1]):
@@ -324,7 +324,7 @@ def test_slopes_of_each_head() -> None:
 
 @pytest.mark.parametrize("slope", [0.0, 0.01, 0.75])
 def test_the_slope_at_0_is_that_of_negative_arguments(slope: float) -> None:
-    """As of PyTorch's LeakyReLU: tokens of zeros are no accident."""
+    """The slope at 0 is that of PyTorch's LeakyReLU: tokens of zeros are no accident."""
     q, k, v = torch.zeros(1, D), torch.zeros(3, D), torch.randn(3, 2)
     w, found = torch.randn(D), []
     for score in (

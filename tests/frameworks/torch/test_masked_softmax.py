@@ -1,4 +1,4 @@
-"""`anyscore.torch.masked_softmax`: types, ranks, masks, and inputs left alone."""
+"""`anyscore.torch.masked_softmax` takes types, ranks and masks, and leaves inputs alone."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Multi-head and self-attention layers: per head, per score, per mask, per state dict."""
+"""Multi-head and self-attention layers are right per head, score, mask and state dict."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ BY_NAME = pytest.mark.parametrize("name", TABLE)
 
 
 def by_head(layer: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, **mask: Any) -> Tensor:
-    """The output of `layer`, one head after the other: head h owns channels [h·n, (h+1)·n)."""
+    """Return the output of `layer`, head after head: head h has channels [h·n, (h+1)·n)."""
     outputs = []
     for h in range(layer.n_heads):
         kv = h * layer.kv_heads // layer.n_heads

@@ -1,4 +1,4 @@
-"""The call of `torch.nn.MultiheadAttention`, and ours in the place of PyTorch's."""
+"""Layers take the call of `torch.nn.MultiheadAttention`, and may replace PyTorch's layers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CAUSAL = torch.arange(T_K) > torch.arange(T_Q)[:, None]
 
 
 def both(batch_first: bool = True, **sizes: int) -> tuple[nn.MultiheadAttention, Any]:
-    """PyTorch's layer and ours, of the same parameters."""
+    """Return PyTorch's layer and anyscore's, with the same parameters."""
     theirs = nn.MultiheadAttention(D, H, batch_first=batch_first, **sizes)
     with torch.no_grad():
         theirs.in_proj_bias.normal_()
@@ -67,7 +67,7 @@ def test_as_pytorchs_own(mask: str, batch_first: bool, average: bool) -> None:
     output, nothing = ours(q, k, v, need_weights=False, **options)
     assert nothing is None
     torch.testing.assert_close(output, expected[0])
-    torch.testing.assert_close(ours(q, k, v, **options), expected[0])  # our call: no pair
+    torch.testing.assert_close(ours(q, k, v, **options), expected[0])  # anyscore's call: no pair
 
 
 def test_gradients_through_the_weights() -> None:
@@ -114,7 +114,7 @@ def test_masks_of_both_kinds_intersect() -> None:
 
 
 def test_a_query_without_keys_gives_the_bias_alone() -> None:
-    """PyTorch gives NaN."""
+    """A query without keys gives the bias, where PyTorch gives NaN."""
     _, ours = both()
     x, nobody = torch.randn(1, T_K, D), torch.ones(1, T_K, dtype=torch.bool)
     output, weights = ours(x, x, x, key_padding_mask=nobody, need_weights=True)
@@ -142,7 +142,7 @@ def test_wrong_masks(options: dict[str, Any], error: type[Exception], text: str)
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("train", [True, False])
 def test_in_encoders_and_decoders(batch_first: bool, train: bool) -> None:
-    """Ours take the place of PyTorch's in its own models, without an adapter."""
+    """Layers of anyscore replace PyTorch's in PyTorch's own models, without an adapter."""
     made = {"dim_feedforward": 16, "dropout": 0.0, "batch_first": batch_first}
     encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(D, H, **made), 2)
     decoder = nn.TransformerDecoder(nn.TransformerDecoderLayer(D, H, **made), 2)

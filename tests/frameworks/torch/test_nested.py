@@ -1,4 +1,4 @@
-"""Jagged nested tensors: against each sequence by itself."""
+"""Jagged nested tensors agree with each sequence by itself."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def offsets(lengths: list[int]) -> Tensor:
 
 
 def tokens(lengths: list[int], width: int, heads: int | None) -> Tensor:
-    """Packed tokens (T, width) or (T, heads, width), a leaf."""
+    """Return packed tokens (T, width) or (T, heads, width), a leaf."""
     lead = (sum(lengths),) if heads is None else (sum(lengths), heads)
     return torch.randn(*lead, width, dtype=torch.float64, requires_grad=True)
 
@@ -48,7 +48,7 @@ def nested(packed: Tensor, cu_seqlens: Tensor) -> Tensor:
 
 
 def alone(packed: Tensor, lengths: list[int]) -> list[Tensor]:
-    """Each sequence (1, n, d) or (1, heads, n, d)."""
+    """Return each sequence (1, n, d) or (1, heads, n, d)."""
     parts = packed.split(lengths)
     return [x[None] if x.dim() == 2 else x.transpose(0, 1)[None] for x in parts]
 
@@ -70,7 +70,7 @@ def in_nested(xs: list[Tensor], own: bool = True) -> list[Tensor]:
 
 
 def flat(outputs: list[Tensor]) -> Tensor:
-    """Outputs of sequences by themselves, as the values of one nested tensor."""
+    """Return the outputs of single sequences as the values of one nested tensor."""
     return torch.cat([x[0] for x in outputs], -2)
 
 
@@ -169,7 +169,7 @@ def test_it_is_fused_and_copies_no_tokens() -> None:
     with torch.no_grad():
         for x in (query, key, value):
             packed = x.values()
-            assert not packed.is_contiguous()  # heads of tokens, as they stand
+            assert not packed.is_contiguous()  # a view: heads of tokens
             assert packed.data_ptr() == x.transpose(1, 2).values().data_ptr()
 
 
@@ -227,7 +227,7 @@ def test_compiled() -> None:
 
 
 def test_weights_of_a_layer_are_dense() -> None:
-    """After the call, as those that it returns: chosen, and recorded."""
+    """After a call, a layer has dense weights, also chosen and recorded ones."""
     torch.manual_seed(0)
     layer, x = MultiHeadAttention(8, 2, score="gaussian").double(), tokens(QUERIES, 8, None)
     with record(layer) as recording:

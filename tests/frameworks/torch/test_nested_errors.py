@@ -1,4 +1,4 @@
-"""Nested tensors that a call or a layer refuses: one clear error each."""
+"""A call or a layer refuses nested tensors with one clear error each."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from anyscore.torch import Attention, MultiHeadAttention, Pointer, SelfAttention
 
 
 def nested() -> Tensor:
-    """Two sequences, of 4 and of 5 tokens."""
+    """Return two sequences, of 4 and of 5 tokens."""
     return torch.nested.nested_tensor_from_jagged(torch.randn(9, 8), torch.tensor([0, 4, 9]))
 
 
 @pytest.mark.parametrize("make", [lambda: MultiHeadAttention(8, 2), Attention])
 @pytest.mark.parametrize("dense", ["query", "key", "value", "key and value"])
 def test_dense_beside_nested_is_refused(dense: str, make: Any) -> None:
-    """Also where the dense ones have as many tokens as the nested ones, together or each."""
+    """Dense tensors raise, also with as many tokens as the nested ones, together or each."""
     torch.manual_seed(0)
     layer, x = make(), nested()
     for other in (torch.randn(2, 9, 8), torch.randn(1, 9, 8), torch.randn(2, 5, 8)):

@@ -1,4 +1,4 @@
-"""Normalizers other than the softmax, compiled, exported and under PyTorch's transforms."""
+"""Normalizers other than the softmax compile, export and work under PyTorch's transforms."""
 
 from __future__ import annotations
 

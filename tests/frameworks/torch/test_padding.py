@@ -1,4 +1,4 @@
-"""What stands in padding does not matter to layers; NaN there is stopped where it can be."""
+"""Padding does not change results of layers; layers stop NaN in padding where possible."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ BY_NAME = pytest.mark.parametrize("name", TABLE)
 
 @BY_NAME
 def test_padding_changes_nothing(name: str) -> None:
-    """Outputs and gradients are those of the sequence without its padding, whatever that holds."""
+    """Outputs and gradients equal those of the sequence without padding, for any padding."""
     layer = MultiHeadAttention(WIDTH, HEADS, score=name).double()
     q, k = torch.randn(1, T_Q, WIDTH).double(), torch.randn(1, 4, WIDTH).double()
     expected = layer(q, k)
@@ -64,7 +64,7 @@ def test_nan_in_padding_reaches_no_gradient_of_attention_with_its_own_projection
 
 
 def test_padding_is_zeroed_before_projections_only_where_it_may_reach_other_rows() -> None:
-    """In gradients, and in products of half precision; plain inference copies nothing."""
+    """Gradients and half-precision products take zeroed padding; plain inference copies nothing."""
     layer, projected = MultiHeadAttention(WIDTH, HEADS), []
     layer.W_k.register_forward_pre_hook(lambda module, inputs: projected.append(inputs[0]))
     q, k = torch.randn(B, T_Q, WIDTH), torch.randn(B, T_K, WIDTH)

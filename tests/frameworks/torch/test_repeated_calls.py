@@ -1,4 +1,4 @@
-"""Calls that come again: the same bits as the first, and nothing that a first call would not do."""
+"""Repeated calls give the bits of the first call, and do nothing that a first call would not."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def inputs(
 
 
 def warm(score: Any, *tensors: Any) -> Any:
-    """Call until the call is known; give what the first gave."""
+    """Call until the call is known; return the first result."""
     first, *_ = (attention(*tensors, score=score) for _ in range(3))
     return first
 
@@ -95,7 +95,7 @@ def test_prepared_keys(name: str, misses: list[Any]) -> None:
     more = prepare_keys(k + 1, score)
     exact = attention(q, k + 1, v, score=score, impl="reference")
     torch.testing.assert_close(attention(q, more, v, score=score), exact)
-    assert len(misses) == 1  # the reference
+    assert len(misses) == 1  # the call of the reference
     with pytest.raises(ValueError, match="the keys were prepared for the score"):
         attention(q, keys, v, score=SCORES["gaussian"]())
 
@@ -116,7 +116,7 @@ def test_a_weight_that_changes_in_place_is_seen() -> None:
         score.w_v.mul_(-1)
     exact = attention(*inputs(), score=score, impl="reference")
     torch.testing.assert_close(attention(*inputs(), score=score), exact)
-    score.w_v.data = score.w_v.data.double()  # of another type from now on
+    score.w_v.data = score.w_v.data.double()  # another dtype from now on
     with pytest.raises(TypeError, match="dtype"):
         attention(*inputs(), score=score)
 
@@ -211,7 +211,7 @@ def test_tensors_that_are_not_what_their_memory_holds() -> None:
     first = warm(score, q, k, v)
     negative = torch.complex(torch.zeros_like(q), -q).conj().imag  # −(−q), not computed yet
     same = torch.empty_strided(q.shape, tuple(2 * s for s in q.stride())).copy_(q)
-    warm(score, same, k, v)  # of the strides of the negative
+    warm(score, same, k, v)  # with the strides of `negative`
     assert negative.is_neg()
     assert negative.stride() == same.stride()
     escaped: list[Tensor] = []

@@ -1,4 +1,4 @@
-"""Calls that come again and have gradients: those of a first call, bit by bit, and to any order."""
+"""Repeated calls have the gradients of a first call, bit by bit, and to any order."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def inputs(*lead: int, dtype: Any = torch.float32, queries: int = 3, seed: int =
 
 
 def slopes(output: Tensor, tensors: Inputs, **options: Any) -> tuple[Any, ...]:
-    """Differentiate a loss that is not linear in the output."""
+    """Return the gradients of a loss that is not linear in the output."""
     return torch.autograd.grad((output**2).sum(), tensors, allow_unused=True, **options)
 
 
@@ -75,10 +75,10 @@ def same(ones: Any, others: Any) -> bool:
 @pytest.mark.parametrize("name", SCORES)
 def test_the_same_bits(name: str, lengths: Any, dtype: Any, misses: list[Any]) -> None:
     for lead in ((4,), (4, 2)):
-        before = inputs(*lead, dtype=dtype)  # which stay, so that others have other memory
+        before = inputs(*lead, dtype=dtype)  # kept, so that `tensors` has other memory
         warm(name, before, valid_lens=lengths)
         tensors = inputs(*lead, dtype=dtype, seed=1)
-        n = None if lengths is None else (lengths + 1) % 12  # may be beyond the keys
+        n = None if lengths is None else (lengths + 1) % 12  # may exceed the keys
         misses.clear()
         found = call(name, tensors, valid_lens=n)
         of = slopes(found, tensors)
@@ -96,7 +96,7 @@ def test_padding_is_not_read(name: str) -> None:
         for i, n in enumerate(LENGTHS):
             for x in tensors[1:3]:
                 x[i, n:] = float("nan")
-        tensors[0][1] = float("inf")  # of which nothing is attended
+        tensors[0][1] = float("inf")  # queries without keys
     warm(name, clean, valid_lens=LENGTHS)
     found = call(name, tensors, valid_lens=LENGTHS)
     of = slopes(found, tensors)
@@ -212,7 +212,7 @@ def test_what_is_written_to() -> None:
     exact = torch.autograd.grad(call("additive", tensors).sum(), tensors)
     output = call("additive", tensors)
     total = output.sum()
-    output.detach().zero_()  # the caller's
+    output.detach().zero_()  # a write of the caller
     assert same(torch.autograd.grad(total, tensors, retain_graph=True), exact)
     assert same(torch.autograd.grad(total, tensors, retain_graph=True), exact)
     with torch.no_grad():
@@ -222,7 +222,7 @@ def test_what_is_written_to() -> None:
 
 
 def test_buffers_and_lengths_may_be_written_to_where_lengths_are_given() -> None:
-    """Each call saves what it attended: later writes to rows and lengths change no gradient."""
+    """Each call saves its attended rows: later writes to rows and lengths change no gradient."""
     x = torch.randn(2, 6, 8, requires_grad=True)
     found = []
     for options in ({}, {"return_lse": True}):
@@ -302,7 +302,7 @@ def test_half_precision_is_looked_at(dtype: Any, misses: list[Any]) -> None:
 
 @pytest.mark.parametrize("reentrant", [False, True])
 def test_checkpoints(reentrant: bool) -> None:
-    """Calls become known between the call and the one that is made again."""
+    """A call becomes known between its first run and the checkpoint's second run."""
     tensors = inputs(4)
     exact = slopes(call("additive", tensors, valid_lens=LENGTHS, return_lse=True), tensors)
     for _ in range(4):

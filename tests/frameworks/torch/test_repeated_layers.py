@@ -1,4 +1,4 @@
-"""Calls that are repeated below the checks: those of layers, and with options."""
+"""Calls of layers and calls with options are repeated below the checks."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from helpers.repeated_calls import forget, is_repeated
 pytestmark = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
 
 LENGTHS = torch.tensor([10, 0, 7])
-OPTIONS: dict[str, tuple[dict[str, Any], bool]] = {  # and whether such calls are repeated
+OPTIONS: dict[str, tuple[dict[str, Any], bool]] = {  # True if such calls are repeated
     "none": ({}, True),
     "lengths": ({"valid_lens": LENGTHS}, True),
     "causal": ({"mask": Causal()}, True),

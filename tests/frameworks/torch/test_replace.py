@@ -1,4 +1,4 @@
-"""`anyscore.torch.replace`: multi-head layers of PyTorch's modules, in place."""
+"""`anyscore.torch.replace` exchanges multi-head layers of PyTorch's modules in place."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def slopes(model: nn.Module, run: Any) -> tuple[Tensor, dict[str, Tensor]]:
 @pytest.mark.parametrize("batch_first", [True, False])
 @pytest.mark.parametrize("norm_first", [True, False])
 def test_a_whole_transformer(training: bool, batch_first: bool, norm_first: bool) -> None:
-    """With scaled dot products it computes what it did, gradients included."""
+    """With scaled dot products, a replaced model gives the same outputs and gradients."""
     model = transformer(batch_first, norm_first=norm_first).train(training)
     source, target = torch.randn(B, S, D), torch.randn(B, T, D)
     if not batch_first:
@@ -59,7 +59,7 @@ def test_a_whole_transformer(training: bool, batch_first: bool, norm_first: bool
 @pytest.mark.parametrize("sizes", [{}, {"kdim": 5, "vdim": 9}, {"bias": False}])
 @pytest.mark.parametrize("weights", [True, False])
 def test_the_call_of_the_layer(sizes: dict[str, Any], weights: bool) -> None:
-    """By position as it was, with its defaults; frozen weights stay frozen."""
+    """The call keeps positions of arguments and defaults; frozen weights stay frozen."""
     theirs = nn.MultiheadAttention(D, H, batch_first=True, **sizes)
     for name, p in theirs.named_parameters():
         p.requires_grad_("in_proj" not in name and "q_proj" not in name)
@@ -87,7 +87,7 @@ def test_every_score_in_chosen_layers(score: str) -> None:
         f"decoder.layers.{i}.{x}_attn" for i in (0, 1) for x in ("self", "multihead")
     ]
     assert model(torch.randn(B, S, D), torch.randn(B, T, D)).isfinite().all()
-    replace(model, score)  # again, of all
+    replace(model, score)  # all layers again
     assert len([m for m in model.modules() if isinstance(m, MultiHeadAttention)]) == 6
 
 
@@ -145,14 +145,14 @@ def test_errors_leave_the_model_as_it_was() -> None:
 
 
 class Rotated(nn.MultiheadAttention):
-    """A subclass that computes something of its own."""
+    """Subclass with a computation of its own."""
 
     def forward(self, query: Tensor, *args: Any, **options: Any) -> Any:
         return super().forward(query.flip(-1), *args, **options)
 
 
 class Named(nn.MultiheadAttention):
-    """A subclass that does not."""
+    """Subclass without a computation of its own."""
 
 
 def test_subclasses_with_a_forward_of_their_own_are_left_alone() -> None:
@@ -175,7 +175,7 @@ def test_parametrized_weights_are_refused(weight: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 def test_nested_tensors() -> None:
-    """Jagged ones are packed sequences, by position or by name; strided ones are refused."""
+    """Jagged tensors are packed sequences, by position or by name; strided tensors raise."""
     layer = replace(nn.MultiheadAttention(D, H, batch_first=True), "additive")
     tensors = [torch.randn(n, D) for n in (T, S, 2)]
     nested = torch.nested.nested_tensor(tensors, layout=torch.jagged)

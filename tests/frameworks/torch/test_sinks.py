@@ -1,4 +1,4 @@
-"""sink= of the layers for PyTorch: learned or fixed, kept, seen, and checked."""
+"""Layers for PyTorch take sink=, learned or fixed, and keep, show and check it."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
 @pytest.mark.parametrize("impl", ["auto", "reference"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_a_learned_sink(name: str, impl: str) -> None:
-    """Its values, that a step changes it, and that a new layer takes it before its first call."""
+    """A learned sink has the expected values, learns, and loads before a layer's first call."""
     layer, arrays = make(layers, name, impl=impl), inputs(name)
     given = [torch.tensor(x) for x in arrays]
     layer(*given)
@@ -55,7 +55,7 @@ def test_a_learned_sink(name: str, impl: str) -> None:
     key, _ = sink_of(name)
     sink = again.get_parameter(key)
     assert not np.allclose(sink.detach(), parameters[key], atol=1e-4)
-    np.testing.assert_allclose(again.attention_weights, want[1], atol=1e-6)  # as it was then
+    np.testing.assert_allclose(again.attention_weights, want[1], atol=1e-6)  # of the last call
     (again if name not in ("heads", "self") else again.attention).reset_parameters()
     assert not sink.any()
 
@@ -79,7 +79,7 @@ def test_none_and_false_are_no_sink() -> None:
 
 
 class Laplace2(nn.Module):
-    """A callable with a parameter of its own."""
+    """Callable with a parameter of its own."""
 
     def __init__(self) -> None:
         super().__init__()

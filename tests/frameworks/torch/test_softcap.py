@@ -1,4 +1,4 @@
-"""softcap= of the layers for PyTorch: capped scores, kept in copies, seen, and checked."""
+"""Layers for PyTorch cap scores by softcap=, keep it in copies, and show and check it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""State dicts, copies, pickles and casts of `Attention`, and the weights that it records."""
+"""`Attention` has right state dicts, copies, pickles, casts and recorded weights."""
 
 from __future__ import annotations
 
@@ -181,7 +181,7 @@ def test_autocast(name: str) -> None:
     assert all(p.grad.dtype == torch.float32 for p in layer.parameters())
 
 
-# The weights that a layer records
+# Recorded weights
 
 
 @BY_NAME

@@ -1,4 +1,4 @@
-"""PyTorch's transforms of a call: right, or an error; never silently wrong."""
+"""PyTorch's transforms of a call are right or raise an error, and are never silently wrong."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_vmap_over_the_batch_is_a_loop(name: str, mask: str) -> None:
 
 
 def test_vmap_over_parameters_is_a_loop() -> None:
-    """An ensemble, and the gradient of each member."""
+    """vmap over parameters gives an ensemble, and the gradient of each member."""
     xs, mask = tensors(2), MASKS["boolean"]()
     members = [torch_score("Additive", seed) for seed in range(3)]
     stacked = [torch.stack(p) for p in zip(*(m.tensors().values() for m in members), strict=True)]
@@ -176,7 +176,7 @@ def test_a_third_derivative_by_forward_mode(mask: str) -> None:
         same([thrice(zero)], [expected])
 
 
-@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")  # PyTorch's
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")  # of PyTorch
 @MASK
 def test_dual_numbers_and_what_is_linearized(mask: str) -> None:
     f, xs, along = loss_of("GATv2", mask), tensors(2), tensors(2, seed=1)
@@ -212,7 +212,7 @@ CALLS: dict[str, Callable[..., Any]] = {
 
 @pytest.mark.parametrize("name", CALLS)
 def test_forward_mode_of_calls_with_options(name: str) -> None:
-    """Of first and second order, with a mask that tells queries apart."""
+    """Tangents of first and second order are right, with a mask that differs between queries."""
     (q, k, v), mask = tensors(2), MASKS["boolean"]()
 
     def f(x: Tensor) -> Tensor:
@@ -228,7 +228,7 @@ def test_forward_mode_of_calls_with_options(name: str) -> None:
 @pytest.mark.parametrize("value", [torch.nan, torch.inf])
 @pytest.mark.parametrize("mask", ["boolean", "causal", "lengths"])
 def test_forward_mode_reads_nothing_masked(mask: str, value: float) -> None:
-    """Neither values nor tangents, nor in gradients of tangents."""
+    """Forward mode and gradients of tangents read neither masked values nor masked tangents."""
     (q, k, v), keep = tensors(2), torch.ones(3, 7, dtype=torch.bool).tril(4)
     made: Any = {"boolean": keep, "causal": Causal("end"), "lengths": Lengths(6)}[mask]
     k[..., -1, :] = v[..., -1, :] = value
@@ -248,12 +248,12 @@ def test_forward_mode_reads_nothing_masked(mask: str, value: float) -> None:
     def plain(q: Tensor) -> Tensor:
         return jvp(f, (q, *finite[1:3]), tuple(finite[3:]))[1]
 
-    attends_none = slice(None, None if mask == "lengths" else 2)  # the last query attends to it
+    attends_none = slice(None, None if mask == "lengths" else 2)  # the last query attends the key
     same([grad(along)(q)[..., attends_none, :]], [grad(plain)(q)[..., attends_none, :]])
 
 
 def test_vmap_with_dropout() -> None:
-    """A seed for all, a seed for each, or one drawn: what PyTorch's own dropout does."""
+    """vmap takes a seed for all, a seed for each, or a drawn seed, as in PyTorch's own dropout."""
     q, k, v = tensors()
     many = torch.stack([q] * 4)
 

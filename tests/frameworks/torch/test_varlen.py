@@ -1,4 +1,4 @@
-"""varlen_attention: against plain operations, and called as PyTorch's own."""
+"""varlen_attention agrees with plain operations, and takes the call of PyTorch's own."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def tokens(lengths: list[int], heads: int, width: int = WIDTH) -> Tensor:
 def plain(
     score: str, xs: list[Tensor], window: tuple[int, int], used: list[int] | None = None
 ) -> tuple[Tensor, Tensor]:
-    """Each sequence in plain operations: outputs (T_q, heads, d) and log-sum-exps (heads, T_q)."""
+    """Return outputs (T_q, heads, d) and log-sum-exps (heads, T_q) by plain operations."""
     outputs, lses, used = [], [], used or KEYS
     parts = xs[0].split(QUERIES), xs[1].split(KEYS), xs[2].split(KEYS)
     for q, k, v, n in zip(*parts, used, strict=True):
@@ -65,7 +65,7 @@ def test_values_and_gradients(score: str, kv_heads: int, window: tuple[int, int]
 
 @pytest.mark.parametrize("window", [(-1, -1), (-1, 0), (3, 0), (2, 4)])
 def test_used_keys_and_weights(window: tuple[int, int]) -> None:
-    """A window lines up with the last key that is used."""
+    """A window lines up with the last used key."""
     xs, used = [tokens(QUERIES, HEADS), tokens(KEYS, HEADS), tokens(KEYS, HEADS)], [5, 2, 30]
     options: Any = {"window_size": window, "seqused_k": torch.tensor(used), "return_weights": True}
     found = varlen_attention(*xs, offsets(QUERIES), offsets(KEYS), **options)
@@ -74,7 +74,7 @@ def test_used_keys_and_weights(window: tuple[int, int]) -> None:
 
 
 def test_slots_of_a_cache() -> None:
-    """A causal chunk of 2 tokens, of which 3 and 6 are there, in slots of 8 keys."""
+    """A causal chunk of 2 tokens attends used keys alone: slots of 8 keys hold 3 and 6."""
     q, k, v = torch.randn(4, 2, WIDTH), *torch.randn(2, 16, 2, WIDTH)
     used, at = [3, 6], {"cu_seqlens_q": [0, 2, 4], "cu_seqlens_k": [0, 8, 16]}
     found = varlen_attention(q, k, v, **at, seqused_k=used, window_size=(2, 0))

@@ -1,4 +1,4 @@
-"""A pytest plugin: tensors are made on the GPU, so that its kernels are tested, compiled."""
+"""A pytest plugin makes tensors on the GPU, so that tests run the GPU's compiled kernels."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Kernels compiled ahead of time, without a GPU: registers, spills, and what their loops issue."""
+"""Helpers compile kernels without a GPU, and count registers, spills and instructions of loops."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Instruction:
 
 @dataclass
 class Compiled:
-    """One kernel for one chip: what it needs, and its code."""
+    """One kernel for one chip: its resources and its code."""
 
     registers: int
     stack: int
@@ -45,12 +45,12 @@ class Compiled:
 
     @cached_property
     def blocks(self) -> dict[str, list[Instruction]]:
-        """Its blocks of SASS by label, in order: disassembled when asked for, which takes long."""
+        """Return blocks of SASS by label, in order. Slow disassembly waits for the first use."""
         return blocks_of(tool("nvdisasm", self.cubin, "-c"))
 
     @cached_property
     def next(self) -> dict[str, list[str]]:
-        """Where the end of each block may go on."""
+        """Return the possible successors of each block."""
         names = list(self.blocks)
         found: dict[str, list[str]] = {}
         for name, following in zip(names, [*names[1:], None], strict=True):
@@ -61,7 +61,7 @@ class Compiled:
         return found
 
     def path(self, start: str, end: str, without: frozenset[str] = frozenset()) -> list[str] | None:
-        """Return the way from a block to another that has the fewest instructions."""
+        """Return the path between two blocks with the fewest instructions, or None."""
         queue, seen = [(0, start, [start])], set()
         while queue:
             length, at, way = heapq.heappop(queue)
@@ -77,15 +77,16 @@ class Compiled:
 
     @cached_property
     def innermost(self) -> list[str]:
-        """The blocks that repeat themselves."""
+        """Return the blocks that repeat themselves."""
         return [name for name in self.blocks if name in self.next[name]]
 
     def count(self, names: list[str]) -> Counter[str]:
         return Counter(x.opcode for name in names for x in self.blocks[name])
 
     def around(self, loop: str) -> list[str]:
-        """The blocks besides `loop` of the shortest round of the loop around it, which passes no
-        other innermost loop.
+        """Return the blocks, without `loop`, of the shortest round of the loop around `loop`.
+
+        The round passes no other innermost loop.
         """
         others = frozenset(self.innermost) - {loop}
         away = [x for x in self.next[loop] if x != loop]
@@ -95,7 +96,7 @@ class Compiled:
 
 
 def signature(x: Any, path: tuple[int, ...], constants: dict, attributes: dict) -> Any:
-    """The type of an argument as the compiler takes it; what it may assume is noted."""
+    """Return the compiler's type of an argument; note constants and divisibility."""
     if isinstance(x, tuple):
         types = [signature(y, (*path, i), constants, attributes) for i, y in enumerate(x)]
         return type(x)(*types) if hasattr(x, "_fields") else tuple(types)
@@ -115,7 +116,7 @@ def signature(x: Any, path: tuple[int, ...], constants: dict, attributes: dict) 
 def compile(
     kernel: Any, capability: int, args: tuple[Any, ...], warps: int = 4, **constant: Any
 ) -> Compiled:
-    """`kernel[...](*args, **constant)` for a chip."""
+    """Compile `kernel[...](*args, **constant)` for a chip."""
     registers = constant.pop("maxnreg", None)
     constants: dict[Any, Any] = {}
     attributes: dict[Any, Any] = {}
@@ -141,7 +142,7 @@ def read(cubin: bytes, shared: int) -> Compiled:
 
 
 def tool(name: str, cubin: bytes, *flags: str) -> str:
-    """Return what a tool of Triton's prints of a kernel."""
+    """Return the output of one of Triton's tools for a kernel."""
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "kernel.cubin")
         path.write_bytes(cubin)
@@ -161,7 +162,7 @@ def blocks_of(text: str) -> dict[str, list[Instruction]]:
             _, predicate, opcode, _, rest = code.groups()
             target = re.search(r"`\((\.L_\w+)\)", rest) if opcode in JUMPS else None
             last = blocks[name][-1].opcode if blocks[name] else None
-            if last in JUMPS and last != "CALL":  # on the way out of a loop, before its jump back
+            if last in JUMPS and last != "CALL":  # an exit of a loop, before its jump back
                 name += "'"
                 blocks[name] = []
             blocks[name].append(

@@ -1,6 +1,6 @@
-"""A pytest plugin: the Triton kernels, interpreted on the CPU, in the place of the C++ core.
+"""A pytest plugin runs interpreted Triton kernels on the CPU instead of the C++ core.
 
-Whatever is tested of the core under PyTorch is then tested of them.
+Tests of the core under PyTorch then test the Triton kernels.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ def _refuse(*args: object) -> None:
 
 
 with warnings.catch_warnings():
-    warnings.simplefilter("ignore")  # that an operator is overridden
+    warnings.simplefilter("ignore")  # PyTorch warns of overridden operators
     for _name in ("forward", "backward"):
         _kernel = getattr(torch_triton, _name)
         getattr(operators, _name).run_on("cpu", _kernel, allow_override=True)
-cpu.again = cpu.train_again = _refuse  # which go past the operators, to the core
+cpu.again = cpu.train_again = _refuse  # these go past the operators
 core.pack_keys = lambda f: None
-autograd.keeps_scores = lambda x, s: False  # which their backward computes again
+autograd.keeps_scores = lambda x, s: False  # kernels compute scores again
 
 
 _LANGUAGE = SimpleNamespace(__globals__={"tl": tl, "core": tl.core})
@@ -47,12 +47,12 @@ def _call(function: Any, *args: Any, **options: Any) -> Any:
         raise interpreter.InterpreterError(repr(error)) from error
 
 
-# The interpreter patches the language for every function that a kernel calls, which takes half of
-# its time: here once for a kernel, with all that its functions see.
+# The interpreter spends half of its time on patches of the language, for every function that a
+# kernel calls. The lines below patch once for a kernel, for all of its functions.
 interpreter._patch_lang = lambda kernel: _patch(_LANGUAGE)
 interpreter.InterpretedFunction.__call__ = _call
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # The interpreter computes with NaN and divides by 0, and NumPy says so.
+    # The interpreter computes with NaN and divides by 0, and NumPy warns.
     config.addinivalue_line("filterwarnings", "ignore::RuntimeWarning")

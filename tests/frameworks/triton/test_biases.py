@@ -1,4 +1,4 @@
-"""Biases in every Triton kernel, interpreted: to the definition in float64."""
+"""Biases in every interpreted Triton kernel agree with the definition in float64."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ CASES = [
     ("squared", 2, 70, (2, 1, 70, 130), "log1p", False, True),
     ("tanh", 2, 70, (2, 1, 199), "", True, False),
 ]
-"""Pair, heads, queries, shape of the bias, outer function, has it diagonals, does it come after.
+"""Pair, heads, queries, shape of the bias, outer function, diagonal bias, bias after the function.
 
-Where the interpreter takes long there are two heads, which share one of keys.
+If the interpreter takes long, the row has two heads, which share a key head.
 """
 
 
 def made(
     heads: int, queries: int, shape: tuple[int, ...], dtype: torch.dtype
 ) -> tuple[Operands, Results]:
-    """Draw operands and gradients of all results; one query attends nothing."""
+    """Draw operands and gradients of all results; one query has no keys."""
     generator = torch.Generator(torch.get_default_device()).manual_seed(queries)
     draw = lambda *n: torch.randn(*n, generator=generator).to(dtype)  # noqa: E731
     keys, lead, shared = 130, (BATCH, heads), (BATCH, heads // GROUPS)
@@ -52,7 +52,7 @@ def made(
 
 
 def defined(x: Operands, s: Settings, upstream: Results, dtype: str) -> list[Tensor]:
-    """Results and gradients of the factors, by the definition."""
+    """Return results and gradients of the factors by the definition."""
     kind = getattr(torch, dtype)
     to = lambda y: y.to(kind) if y.is_floating_point() else y  # noqa: E731
     x = x.map(to)
@@ -70,11 +70,11 @@ def test_values_and_gradients(
     name: str, heads: int, queries: int, shape: tuple[int, ...], outer: str, diagonal: bool,
     after: bool, bands: bool, monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    """bands: the backward works on some of the keys at a time."""
+    """With bands, the backward works on some of the keys at a time."""
     if bands:
         monkeypatch.setattr(call, "BAND_BYTES", 0)
         monkeypatch.setattr(call, "LEAST_BAND", 64)
-    monkeypatch.setattr(triton, "SKEWED", 33)  # queries whose diagonals are summed at a time
+    monkeypatch.setattr(triton, "SKEWED", 33)  # sums diagonals of 33 queries at a time
     x, upstream = made(heads, queries, shape, torch.float32)
     lead = BATCH, heads
     s = Settings(
@@ -93,7 +93,7 @@ def test_values_and_gradients(
 
 @pytest.mark.parametrize("queries", [1, 70])
 def test_minus_infinity(queries: int) -> None:
-    """A query whose scores are all −∞ gives 0, and its gradients are 0."""
+    """A query whose scores are all −∞ has output 0; its bias has gradient 0, others are finite."""
     x, upstream = made(2, queries, (queries, 130), torch.float32)
     x.bias[0] = -torch.inf
     s = Settings("squared", -0.4, GROUPS, 0.0, 8, (BATCH, 2))

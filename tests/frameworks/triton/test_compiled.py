@@ -1,6 +1,6 @@
-"""Ahead-of-time compilation for Ampere and Hopper, without a GPU: what kernels need and issue.
+"""Kernels compile ahead of time for Ampere and Hopper, without a GPU, within their resources.
 
-The launches are those that the host code makes, recorded. Not for the interpreter.
+The launches are recorded from the host code. The interpreter skips these tests.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ pytestmark = pytest.mark.skipif(
 )
 
 CHIPS = pytest.mark.parametrize("chip", [80, 90])
-"""Kernels near their bounds are compiled for both chips, others where they need more."""
+"""Kernels near their bounds compile for both chips, others for the chip where they need more."""
 WARPS = 4
 SHARED = 99 * 1024
-"""Bytes that a program may have on any chip from Ampere on."""
+"""Bytes of shared memory that a program may have on any chip from Ampere on."""
 PER_THREAD = 64 * 64 // (32 * WARPS)
-"""Pairs of a query and a key of a tile that each thread has."""
+"""Pairs of a query and a key in a tile for each thread."""
 
 Launch = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
-    """Record what would have been launched."""
+    """Record launches instead of running kernels."""
     found: list[Launch] = []
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
@@ -60,8 +60,9 @@ def call(
     d_v: int = 64, weight: bool = True, features: torch.dtype = torch.float32,
     backward: bool = False, **options: Any,
 ) -> None:  # fmt: skip
-    """Call forward or backward for (2, 4) problems of 256 keys; options: bias,
-    of_pairs (whether there is a bias of these), mask, edges (512, with terms), settings.
+    """Call forward or backward for (2, 4) problems of 256 keys.
+
+    options: bias, of_pairs (True for a bias of pairs), mask, edges (512, with terms), settings.
     """
     lead, keys, wide = (2, 4), 256, dtype == torch.float64
     features = dtype if wide else features
@@ -103,7 +104,7 @@ def compiled(launch: Launch, chip: int) -> Compiled:
 
 
 def slots(kernel: Compiled, loop: str, width: int) -> float:
-    """Instructions issued for each query, key and feature by tiles that go through a loop."""
+    """Return issued instructions for each query, key and feature, by tiles of a loop."""
     inner = kernel.count([loop])
     around = sum(kernel.count(kernel.around(loop)).values())
     return sum(inner.values()) / (16 * PER_THREAD) + around / (width * PER_THREAD)
@@ -111,7 +112,7 @@ def slots(kernel: Compiled, loop: str, width: int) -> float:
 
 @CHIPS
 def test_forward_of_tanh(launches: list[Launch], chip: int) -> None:
-    """No spills, at most 4.7 and 3.7 instructions an element, half a reciprocal or less."""
+    """An element takes at most 4.7 or 3.7 instructions and half a reciprocal, without spills."""
     call(pairs.TANH)
     (launch,) = (x for x in launches if name_of(x) == "forward")
     kernel = compiled(launch, chip)
@@ -120,7 +121,7 @@ def test_forward_of_tanh(launches: list[Launch], chip: int) -> None:
     for loop in kernel.innermost:
         inner = kernel.count([loop])
         elements = 16 * PER_THREAD
-        if inner["MUFU"] in (elements // 2, elements // 4):  # not the careful way
+        if inner["MUFU"] in (elements // 2, elements // 4):  # leaves the careful way out
             way = "clamped" if inner["FMNMX"] else "unclamped"
             ways[way].append((slots(kernel, loop, 64), inner["MUFU"] / elements))
     assert all(len(found) == 2 for found in ways.values()), "tiles with a mask, and without"
@@ -160,7 +161,7 @@ def test_wide_dtypes_compile(launches: list[Launch], dtype: torch.dtype, chip: i
 
 @pytest.mark.oldest
 def test_whatever_may_be_there_compiles(launches: list[Launch]) -> None:
-    """With the oldest Triton too, by `make triton-oldest`: masks, biases, dropout, edges."""
+    """Masks, biases, dropout and edges compile, also by the oldest Triton: `make triton-oldest`."""
     everything = {"mask": True, "bias": True, "of_pairs": True, "dropout": 0.1}
     call(pairs.LEAKY_RELU, **everything)
     call(pairs.TANH, **everything, backward=True)
@@ -187,7 +188,7 @@ def test_formulas_compile(launches: list[Launch]) -> None:
 def test_backward_never_spills(launches: list[Launch], name: str, chip: int) -> None:
     call(pairs.BY_NAME[name], weight=name == "tanh", backward=True)
     for launch in launches:
-        if name_of(launch) != "matrix_sums" or name == "tanh":  # float32 in three TF32 parts
+        if name_of(launch) != "matrix_sums" or name == "tanh":  # float32 takes three TF32 parts
             assert compiled(launch, chip).stack == 0, name_of(launch)
 
 
@@ -202,7 +203,7 @@ def test_backward_never_spills(launches: list[Launch], name: str, chip: int) -> 
 def test_a_cap_of_scores_never_spills(
     launches: list[Launch], name: str, options: dict[str, Any], chip: int
 ) -> None:
-    """It is one tanh for each query and key of a loop over tiles: 32 instructions at most."""
+    """A cap is one tanh for each pair of a loop over tiles: at most 32 instructions."""
     kernels = []
     for outer in ("", "tanh"):
         launches.clear()
@@ -232,7 +233,7 @@ def test_a_cap_of_scores_never_spills(
 def test_a_bias_spills_next_to_nothing(
     launches: list[Launch], name: str, options: dict[str, Any], chip: int
 ) -> None:
-    """Bytes of a thread; tanh by exponentials has all registers, and loses four with a bias."""
+    """Tanh by exponentials has all registers, and a bias spills four: at most 16 bytes a thread."""
     call(pairs.BY_NAME[name], weight=name == "tanh", of_pairs=True, **options)
     names = "forward", "weights_and_gradients", "decode_queries"
     (launch,) = (x for x in launches if name_of(x) in names)
@@ -240,8 +241,10 @@ def test_a_bias_spills_next_to_nothing(
 
 
 SPILLED = {"sqrt": 8, "log1p": 16, "arcosh": 176}
-"""Bytes of a thread, in the backward: the slopes of a tile live while its weights are made, of two
-numbers a query. Of the log-sum-exp alone, which is inexact, eight fewer were spilled."""
+"""Spilled bytes of a thread in the backward: a tile's slopes live while its weights are made.
+
+Weights take two numbers a query. The log-sum-exp alone, which is inexact, spilled eight fewer.
+"""
 
 
 @pytest.mark.parametrize("outer", SPILLED)
@@ -283,7 +286,7 @@ def test_the_sigmoid_never_spills(
     ],
 )
 def test_edges_never_spill(launches: list[Launch], name: str, backward: bool, chip: int) -> None:
-    """Rows are gathered, so what bounds them is memory: half the registers hide its latency."""
+    """Memory bounds the gathering of rows, and half the registers hide the latency of memory."""
     call(pairs.BY_NAME[name], edges=True, bias=True, backward=backward)
     forward, back = {"forward"}, {"slopes_of_edges", "feature_sums", "value_sums"}
     assert {name_of(x) for x in launches} == (back if backward else forward)
@@ -304,7 +307,7 @@ def test_edges_compile_in_every_dtype(launches: list[Launch]) -> None:
 
 
 def test_the_cache_on_disk_knows_the_source_of_a_pair(tmp_path: Path) -> None:
-    """A pair that is edited keeps its name, by which alone Triton would tell it apart."""
+    """An edited pair keeps its name, and Triton alone would tell pairs apart by name."""
     made = []
     for i, code in enumerate(("a + b", "a - b")):
         path = tmp_path / f"{i}.py"

@@ -1,4 +1,4 @@
-"""Promises of the kernels beyond numbers: pairs of users, what NaN reaches, the same bits."""
+"""Kernels keep promises beyond numbers: pairs of users, the reach of NaN, the same bits."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ PAGE = Path(__file__).parents[3] / "docs" / "gpu.md"
 
 
 def tensors(dtype: torch.dtype, grad: bool = True) -> list[torch.Tensor]:
-    """Two heads of two tiles of keys, and weights."""
+    """Return query, key and value of two heads and two tiles of keys, and weights."""
     shapes = (1, 2, 5, 3), (1, 1, 67, 3), (1, 1, 67, 2), (3,), (3,), (3,)
     return [torch.tensor(normal(*s), dtype=dtype).requires_grad_(grad) for s in shapes]
 
@@ -55,7 +55,7 @@ CASES += [("Trilinear", "key", "nan")]  # a score of −∞ has weight 0, and 0 
 
 @pytest.mark.parametrize(("name", "which", "fill"), CASES)
 def test_what_is_not_finite_reaches_who_attends_it(name: str, which: str, fill: str) -> None:
-    """In float32, where tanh is by exponentials: as in the definition."""
+    """In float32, where tanh is by exponentials, results are finite as in the definition."""
     xs = tensors(torch.float32)
     with torch.no_grad():
         xs[1 if which == "key" else 2][..., 40, 1] = FILLS[fill]
@@ -108,7 +108,7 @@ def test_operators_check_out() -> None:
     arguments = operators.forward.args(x, s)
     torch.library.opcheck(operators.forward.operator, arguments)
     output, stats, scores = operators.forward.operator(*arguments)
-    scores = torch.zeros_like(scores)  # stand for a gradient
+    scores = torch.zeros_like(scores)  # as a gradient
     results = Results(output, stats), Results(output, stats, scores)
     arguments = operators.backward.args(x, s, *results)
     torch.library.opcheck(operators.backward.operator, arguments)
@@ -129,15 +129,15 @@ def test_first_and_second_derivatives(name: str) -> None:
 
     inputs = [*xs, *(w[:1] if name == "Additive" else w)]
     assert torch.autograd.gradcheck(run, inputs, fast_mode=True)
-    if name == "Additive":  # second ones are the definition's for every pair
+    if name == "Additive":  # the definition gives second derivatives
         assert torch.autograd.gradgradcheck(run, inputs, fast_mode=True)
 
 
-# Pairs of the user's
+# Pairs of users
 
 
 def of_page(folder: Path) -> Any:
-    """The example of docs/gpu.md, as a module: Triton wants the source of what it compiles."""
+    """Return the example of docs/gpu.md as a module: Triton needs the source of its functions."""
     (code,) = (x for x in re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.S) if "Pair(" in x)
     path = folder / "example_of_a_pair.py"
     path.write_text(code)
@@ -183,7 +183,7 @@ def test_what_the_backend_says(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_versions_of_triton(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An old one has no kernels; one without products of float64 has none for these."""
+    """An old Triton has no kernels; a Triton without float64 products has none for float64."""
     caches = torch_triton._problem, torch_triton._older_than
     for found, problem, wide in (
         ("3.3.1", "it needs Triton 3.4", "3.3.1"),

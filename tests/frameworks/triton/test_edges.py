@@ -1,4 +1,4 @@
-"""Edges of a graph in the kernels, interpreted: forward and gradients, to the definition."""
+"""Edges of a graph in interpreted kernels agree with the definition, forward and gradients."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ from helpers.samples import HIDDEN, NAMES, make_score, normal
 
 QUERIES, KEYS, HEADS, D_V = 5, 6, 2, 3
 MOST = 2 * edge_kernels.EDGES.value + 3
-TARGET = np.concatenate([np.zeros(MOST, int), [2, 2, 2, 3, 4]])  # query 1 has none
-SOURCE = np.concatenate([np.arange(MOST) % (KEYS - 1), [1, 1, 0, 4, 3]])  # key 5 has none
+TARGET = np.concatenate([np.zeros(MOST, int), [2, 2, 2, 3, 4]])  # query 1 has no edges
+SOURCE = np.concatenate([np.arange(MOST) % (KEYS - 1), [1, 1, 0, 4, 3]])  # key 5 has no edges
 ORDER = np.random.default_rng(0).permutation(len(TARGET))
 PAIRS = np.stack([SOURCE, TARGET])[:, ORDER]
 EDGES = len(TARGET)
@@ -35,7 +35,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The directions in which kernels ran: a test that none ran in would say nothing."""
+    """Return the directions in which kernels ran: a test without any would prove nothing."""
     found: list[str] = []
 
     def watch(name: str) -> None:
@@ -47,7 +47,7 @@ def launched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def tensors(kind: torch.dtype = torch.float64, width: int = 5) -> list[Tensor]:
-    """Query, key and value of grouped heads, and a bias and terms of edges."""
+    """Return query, key and value of grouped heads, and a bias of edges."""
     shapes = (
         (HEADS, QUERIES, width), (1, KEYS, width), (1, KEYS, D_V), (HEADS, EDGES),
     )  # fmt: skip
@@ -58,7 +58,7 @@ def results(
     name: str, given: list[Tensor], impl: str, terms: Tensor | None = None,
     rounded: torch.dtype | None = None, **options: Any,
 ) -> list[Tensor]:  # fmt: skip
-    """Output, weights and the gradients of all that has some. rounded: to what parameters are."""
+    """Return output, weights and all gradients; parameters are rounded to dtype `rounded`."""
     kind = given[0].dtype
     score = make_score(name, d=given[0].shape[-1]).map(
         lambda x: torch.tensor(x).to(rounded or kind).to(kind)
@@ -108,7 +108,7 @@ def test_what_surrounds_scores(name: str, option: str) -> None:
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["Additive", "ScaledDot"])
 def test_other_types(name: str, dtype: str) -> None:
-    """As near to the definition in float64 as the definition in that type is."""
+    """A kernel is as near to the definition in float64 as the definition in the kernel's dtype."""
     given = tensors(getattr(torch, dtype), width=67)[:3]  # more than two blocks of features
     fused, plain = (results(name, given, impl) for impl in ("auto", "reference"))
     double = [x.double() for x in given]
@@ -145,7 +145,7 @@ def test_scores_alone(launched: list[str]) -> None:
 
 
 def test_many_columns() -> None:
-    """Values of two programs, each with the scores anew."""
+    """Values fill two programs, and each program computes the scores anew."""
     query, key, *_ = tensors()
     value = torch.tensor(normal(1, KEYS, 70))
     given = [query, key, value]
@@ -153,7 +153,7 @@ def test_many_columns() -> None:
 
 
 def test_no_features() -> None:
-    """All that is left of a score is the bias of its edges."""
+    """Without features, a score is the bias of its edges alone."""
     *_, value, bias = tensors()
     query, key = torch.zeros(HEADS, QUERIES, 0), torch.zeros(1, KEYS, 0)
     given = [query.double(), key.double(), value, bias]
@@ -176,7 +176,7 @@ def test_the_same_bits_again() -> None:
     assert all(map(torch.equal, one, other))
 
 
-BAD = -(2**40), -1, "n", 2**40  # n: the first that is not there
+BAD = -(2**40), -1, "n", 2**40  # n: the first index out of range
 ARRAYS = {"rowptr": EDGES, "col": KEYS, "colptr": EDGES, "order": EDGES, "row": QUERIES}
 
 
@@ -200,7 +200,7 @@ def test_indices_out_of_range_read_nothing(
 
     def run(beside: float) -> tuple[Results, Operands]:
         def put(y: Tensor | None) -> Tensor | None:
-            """Return the same numbers, with others before and after them in memory."""
+            """Return the same numbers, with other numbers before and after in memory."""
             if y is None:
                 return None
             room = torch.full((y.numel() + 4000,), beside, dtype=y.dtype)

@@ -1,4 +1,4 @@
-"""The sigmoid in the Triton kernels, interpreted; sparse weights over their scores."""
+"""Interpreted Triton kernels have the sigmoid, and give the scores of sparse weights."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ CASES = [
 
 
 def results(impl: str, case: Any, normalizer: Any, poison: float = 0.0) -> list[Tensor]:
-    """Output, weights and gradients."""
+    """Return output, weights and gradients."""
     name, queries, mask, dropout = case
     shapes = (1, 2, queries, 3), (1, 1, KEYS, 3), (1, 1, KEYS, 2), (3,), (3,), (3,)
     xs = [torch.tensor(normal(*shape), dtype=torch.float64).requires_grad_() for shape in shapes]

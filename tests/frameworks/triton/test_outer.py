@@ -1,4 +1,4 @@
-"""Outer functions of scores in every kernel, interpreted: to their formulas in float64."""
+"""Outer functions of scores in every interpreted kernel agree with formulas in float64."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ DISTANCES = [
         product(("sqrt", "log1p", "arcosh"), (1, 65), ((), ("weight", "start", "stop")))
     )
 ]
-"""Functions of sums that are not negative: weights are positive there."""
+"""Functions of sums that are not negative; these rows have positive weights."""
 FUNCTIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "tanh": torch.tanh,
     "sqrt": lambda x: -torch.sqrt(x),
@@ -52,7 +52,7 @@ def operands(queries: int, options: tuple[str, ...], dtype: str, size: float = 1
     made = torch.Generator(torch.get_default_device()).manual_seed(queries + len(options))
     draw = lambda *shape: size * torch.randn(*shape, generator=made)  # noqa: E731
     stop = torch.randint(0, KEYS + 1, (*LEAD, queries), generator=made)
-    stop[..., -1] = 0  # nothing is attended
+    stop[..., -1] = 0  # the last query has no keys
     there = {
         "weight": draw(2, WIDTH),
         "key_bias": draw(1, 1, KEYS),
@@ -107,7 +107,7 @@ def defined(x: Operands, s: Settings) -> tuple[Tensor, Tensor, Tensor]:
 
 
 def derived(x: Operands, s: Settings, upstream: Results) -> tuple[Any, ...]:
-    """Return what `defined` does and the gradients of the operands that have them."""
+    """Return the results of `defined`, and the gradients of the operands that have gradients."""
     factors = [y if y is None else y.detach().requires_grad_() for y in x[:N_DIFFERENTIABLE]]
     x = Operands(*factors, *x[N_DIFFERENTIABLE:])
     output, lse, scores = defined(x, s)
@@ -119,7 +119,7 @@ def derived(x: Operands, s: Settings, upstream: Results) -> tuple[Any, ...]:
 
 
 def computed(x: Operands, s: Settings, upstream: Results) -> tuple[Any, ...]:
-    """Return the same of the kernels."""
+    """Return the kernels' results and gradients, in the order of `derived`."""
     pair = BY_NAME[s.pair]
     results = triton.forward(pair, x, s, torch.float32)
     grads = triton.backward(pair, x, s, results, upstream)
@@ -131,7 +131,7 @@ def computed(x: Operands, s: Settings, upstream: Results) -> tuple[Any, ...]:
 def test_values_and_gradients(
     name: str, queries: int, outer: str, c: float, options: tuple[str, ...], dtype: str
 ) -> None:
-    half = dtype == "bfloat16"  # then weights are rounded before they are multiplied
+    half = dtype == "bfloat16"  # weights are rounded before products
     x = operands(queries, options, dtype, 0.7 if half else 1.5)
     if outer != "tanh" and x.weight is not None:
         x = x._replace(weight=x.weight.abs())
@@ -160,7 +160,7 @@ def test_values_and_gradients(
 @pytest.mark.parametrize("name", ["leaky_relu", "product"])
 @pytest.mark.parametrize("queries", [1, 3])
 def test_a_score_near_0_keeps_its_digits(name: str, queries: int) -> None:
-    """The log-sum-exp of one key is its score: 1 − e^{−2s/c} would leave three digits of it."""
+    """The log-sum-exp of one key is the score, of which 1 − e^{−2s/c} would leave three digits."""
     x = operands(queries, (), "float32", 0.01)
     x = x._replace(b=x.b[..., :1, :], value=x.value[..., :1, :])
     s = settings(name, 50.0, x)
@@ -172,7 +172,7 @@ def test_a_score_near_0_keeps_its_digits(name: str, queries: int) -> None:
 @pytest.mark.parametrize("outer", ["sqrt", "log1p", "arcosh"])
 @pytest.mark.parametrize("queries", [1, 3])
 def test_where_a_query_is_a_key(outer: str, queries: int) -> None:
-    """The distance 0 has the score 0; all its gradients are finite, and NaN stays NaN."""
+    """The distance 0 has the score 0 and finite gradients, and NaN stays NaN."""
     x = operands(queries, (), "float32")
     x.a[:, :, 0] = x.b[:, :, 3]
     s = settings("squared", 1.0, x, outer)
@@ -188,7 +188,7 @@ def test_where_a_query_is_a_key(outer: str, queries: int) -> None:
 
 @pytest.mark.parametrize("queries", [2, 5])
 def test_nothing_masked_is_capped_into_attention(queries: int) -> None:
-    """Neither is NaN in a masked key: it would be a finite score only if it were capped first."""
+    """NaN in a masked key stays masked: a cap before the mask would make the score finite."""
     x = operands(queries, (), "float32")
     x = x._replace(stop=torch.tensor([[[40]]]))
     s = settings("tanh", 0.5, x)

@@ -1,4 +1,4 @@
-"""Pairs of formulas in Triton, interpreted; `test_triton_compiled` compiles one."""
+"""Pairs of formulas work in interpreted Triton; `test_compiled.py` compiles one."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_values_and_gradients(
     formula: str, dtype: torch.dtype, queries: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pair = Pair.from_formula("of this test", formula)
-    monkeypatch.setattr(cpu, "PAIRS", (*cpu.PAIRS, pair))  # in the core's place
+    monkeypatch.setattr(cpu, "PAIRS", (*cpu.PAIRS, pair))  # kernels run instead of the core
     arrays = draw(1, 2, queries=queries, keys=17, width=5)
     xs = [torch.tensor(x).to(dtype).requires_grad_() for x in arrays]
 
@@ -47,7 +47,7 @@ def test_nan_makes_its_rows_nan(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_one_text_for_one_formula() -> None:
-    """Triton's cache is by source: no place of this process is in it."""
+    """Triton's cache goes by source, and the source names no place of this process."""
     first = formula_of(SOFTPLUS)
     assert of_formula(first) is of_formula(formula_of("softplus(a + b)"))
     assert "tl.exp" in source(first)

@@ -1,4 +1,4 @@
-"""Pairs, masks, dtypes, unusual sizes, interpreted: forward and gradients, to the oracle."""
+"""Interpreted kernels agree with the oracle: pairs, masks, dtypes, unusual sizes, gradients."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ MASKS: dict[str, Any] = {
 
 
 def score_of(name: str, rng: np.random.Generator, heads: int, d: int, scale: float) -> Any:
-    """Parameters that keep scores near 1 for inputs of size `scale`."""
+    """Return parameters that keep scores near 1 for inputs of size `scale`."""
     w = (rng.standard_normal((heads, d)) / max(d, 1) ** 0.5).astype(np.float32)
     number = np.float32(1.5 * scale)
     return {
@@ -86,7 +86,7 @@ def problem(name: str, sizes: Sizes, dtype: str, scale: float = 1.0) -> tuple[li
 def check(
     name: str, sizes: Sizes, mask: Any, dtype: str, scale: float = 1.0, **options: Any
 ) -> None:
-    """Output, log-sum-exp, weights and every gradient."""
+    """Assert the budget of output, log-sum-exp, weights and every gradient."""
     tensors, score = problem(name, sizes, dtype, scale)
     b, h, _, queries, keys, *_ = sizes
     made = MASKS[mask](*sizes)
@@ -152,13 +152,13 @@ def test_sizes(size: str, name: str) -> None:
 @pytest.mark.parametrize("scale", [0.01, 8.0, 50.0, 1e4])
 @pytest.mark.parametrize("name", ["tanh", "absolute"])
 def test_magnitudes(name: str, scale: float) -> None:
-    """All three ways that tanh is computed; at 0.01 the gradient of w keeps its digits."""
+    """All three ways of tanh agree; at 0.01, the gradient of w keeps its digits."""
     check(name, SIZES["heads"], "lengths", "float32", scale)
 
 
 @pytest.mark.parametrize("name", ["tanh", "product with biases"])
 def test_bands(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The backward of many keys takes a band at a time."""
+    """The backward of many keys takes one band of keys at a time."""
     monkeypatch.setattr(call, "BAND_BYTES", 1)
     monkeypatch.setattr(call, "LEAST_BAND", 64)
     check(name, SIZES["tiles"], "causal", "float32")

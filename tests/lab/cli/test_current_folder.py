@@ -1,4 +1,4 @@
-"""Modules of the folder in which a command is typed do not run: the folder may be a download."""
+"""Commands run no module of the current folder, which may be a download."""
 
 from __future__ import annotations
 
@@ -16,13 +16,13 @@ from anyscore.lab.bench.work import Shape, Work
 from anyscore.lab.plans import plans
 from lab.command_line import SMALL
 
-# Processes import these first: modules of Python, and those of the laboratory.
+# Modules of Python and of the laboratory that processes import first.
 MODULES = ["numpy", "torch", "runpy", "json", "socket", "struct", "selectors", "multiprocessing"]
 
 
 @pytest.fixture
 def ran(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The current folder has such modules, which write this file where they run."""
+    """Enter a folder of such modules; return the file that each module writes if it runs."""
     ran, folder = tmp_path / "ran", tmp_path / "download"
     folder.mkdir()
     for name in MODULES:
@@ -52,6 +52,6 @@ def test_trials_run_in_processes(ran: Path, pairs: Path) -> None:
     done = subprocess.run(
         [script, "compare", pairs, *options], capture_output=True, text=True, env=environment
     )
-    if sys.version_info >= (3, 11):  # before, processes look into the current folder first
+    if sys.version_info >= (3, 11):  # earlier, the current folder comes first in the path
         assert not ran.exists()
         assert done.returncode == 0, done.stderr

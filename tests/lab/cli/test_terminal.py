@@ -58,7 +58,7 @@ def test_output_that_cannot_be_written_is_one_clear_line(
         )
     assert result.returncode == 1
     assert re.fullmatch(r"anyscore: the output cannot be written \(.*\)\n", result.stderr)
-    if command == "compare":  # nothing of what was trained is lost
+    if command == "compare":  # no finished trial is lost
         assert (run / "report.html").stat().st_size > 1000
         assert len(list((run / "trials").iterdir())) == 10
 
@@ -105,7 +105,7 @@ def on_terminal(width: int = 200) -> PlainConsole:
 
 
 def written(console: PlainConsole) -> str:
-    """Without the colours that are ours, on which nothing but text may be left."""
+    """Return the output without anyscore's colours; assert that only text is left."""
     said: str = console.file.getvalue()  # type: ignore[attr-defined]
     said = re.sub(r"\x1b\[[0-9;]*m|\x1b\]8;[^\x1b]*\x1b\\\\", "", said)
     assert visible(said) == said
@@ -114,7 +114,7 @@ def written(console: PlainConsole) -> str:
 
 @pytest.mark.parametrize("text", [STEERING, *MARKUP])
 def test_names_are_text_wherever_they_stand(text: str, tmp_path: Path) -> None:
-    """Of scores and measures, in a run from elsewhere too."""
+    """Names of scores and measures are printed as text, in a run from elsewhere too."""
     out, other = tmp_path / "run", f"{text} too"
     with pytest.warns(UserWarning, match="1 trial failed"):
         compare(lambda score, *_: [1.0, 1 / (score == text), 0.0], [text, other], seeds=1, out=out,
@@ -148,7 +148,7 @@ def test_names_are_text_while_trials_run(text: str) -> None:
 
 
 def written_with_bar(console: PlainConsole) -> str:
-    """A bar also moves the cursor."""
+    """Return the output without the cursor's moves of a progress bar."""
     said: str = console.file.getvalue()  # type: ignore[attr-defined]
     console.file = io.StringIO(re.sub(r"\x1b\[[0-9;?]*[A-Za-z]|\r", "", said))
     return written(console)
@@ -210,7 +210,7 @@ def test_ctrl_c_before_training_is_one_line(tmp_path: Path) -> None:
 
 
 def test_a_terminal_without_the_characters_is_no_reason_to_fail() -> None:
-    result = subprocess.run(  # its formulas have "·", "−" and "√"
+    result = subprocess.run(  # formulas have "·", "−" and "√"
         [sys.executable, "-m", "anyscore", "info", "--quiet"],
         env=os.environ | {"PYTHONIOENCODING": "ascii", "COLUMNS": "80"},
         capture_output=True,

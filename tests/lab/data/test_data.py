@@ -1,4 +1,4 @@
-"""Pairs from files: what is read, what is refused and in which words, and how it is divided."""
+"""Pairs from files: pairs are read, divided into parts, or refused with a clear message."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_byte_order_mark_line_ends_and_blank_lines(tmp_path: Path) -> None:
     content = b"\xef\xbb\xbfa\tb\r\n\r\n \t \r\nc\td"
     path = write(tmp_path, "p.tsv", content)
     assert read_pairs(path) == [Example("a", ("b",)), Example("c", ("d",))]
-    with pytest.raises(InputError, match="line 4"):  # lines are counted with the blank ones
+    with pytest.raises(InputError, match="line 4"):  # blank lines count, too
         read_pairs(write(tmp_path, "p.tsv", content + b"\xff"))
 
 
@@ -255,7 +255,7 @@ def test_split(examples: list[Example], seed: int) -> None:
     parts = split(examples, seed)
     assert split(examples, seed) == parts
     found = [e.source for part in parts for e in part]
-    assert sorted(found) == sorted(sources)  # each source once, so on one side
+    assert sorted(found) == sorted(sources)  # each source is in one part
     assert {(e.source, r) for part in parts for e in part for r in e.references} == pairs
     assert len(parts[1]) == len(parts[2]) == max(1, len(sources) // 10)
 

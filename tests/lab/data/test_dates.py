@@ -1,4 +1,4 @@
-"""Dates: reproducible, divided by day, and determined by their text."""
+"""Dates are reproducible, divided by day, and determined by their text."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ SAMPLE = dates.make_dates(3, languages=40, pairs=1000)
 
 
 def numbers(text: str) -> list[int]:
-    """The numbers in a text, in digits of any script."""
+    """Return the numbers in a text, in digits of any script."""
     latin = "".join(str(unicodedata.decimal(c)) if c.isdecimal() else c for c in normalise(text))
     return [int(run) for run in re.findall("[0-9]+", latin)]
 
 
 def read(text: str, forms: list[list[dates.Form]], years: set[int]) -> set[date]:
-    """Every date that some form writes as `text`: found by writing all that have its numbers."""
+    """Return the dates that some form writes as `text`, among dates of the text's numbers."""
     found = set()
     (year,) = (n for n in numbers(text) if n in years)
     days = set(numbers(text))
@@ -46,7 +46,7 @@ def test_same_seed_same_dates() -> None:
 
 
 def test_same_dates_whatever_babel_was_asked_before() -> None:
-    """Babel keeps inherited names it once resolved, and gives them to other locales then."""
+    """Dates do not depend on inherited names that Babel kept and gives to other locales."""
     code = """if True:
         from babel import Locale, localedata
         from babel.dates import format_date
@@ -102,13 +102,13 @@ def test_texts_read_back() -> None:
 
 
 def test_no_clear_text_means_two_days_in_any_language() -> None:
-    """All forms of all languages, all days of a year: what is not left out has one reading."""
+    """A text that is not left out has one reading among all forms of all languages."""
     forms = dates.known_forms()
     unclear = dates._unclear(forms)
     readings: dict[str, set[date]] = defaultdict(set)
     for n in range(366):
         day = date(2012, 1, 1) + timedelta(n)
-        if day.day in (3, 4, 12, 29):  # below, at and above what may be a month
+        if day.day in (3, 4, 12, 29):  # below, at and above the largest month
             for language in forms:
                 for form in language:
                     text = form.plain(day)
@@ -191,7 +191,7 @@ def test_languages() -> None:
 
 
 def test_native_digits_of_every_language() -> None:
-    """A system missing from the table would be written in Latin digits in silence."""
+    """Every system is in the table: a missing system would silently give Latin digits."""
     for language in dates.known_forms():
         for form in language:
             system = form.locale.default_numbering_system

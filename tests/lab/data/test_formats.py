@@ -67,7 +67,7 @@ def refusal(call: Callable[[], object]) -> str:
     return str(caught.value)
 
 
-# Anything that a file of text holds, without what divides the cells of the plainest format.
+# Any text of a file, without the characters that divide cells of the plainest format.
 CELL = st.text(
     st.characters(exclude_characters="\0\t\r\n", exclude_categories=["Cs"]), min_size=1, max_size=8
 ).filter(lambda text: bool(text.strip()))
@@ -79,7 +79,7 @@ CELL = st.text(
 def test_what_is_written_is_read(name: str, packed: bool, pairs: Pairs) -> None:
     content = WRITERS[name](pairs)
     for number, line in enumerate(content.split(b"\n")):
-        if line.startswith("\ufeff".encode()):  # of a file before which another was put
+        if line.startswith("\ufeff".encode()):  # the mark of a file in the middle
             pairs[number] = (pairs[number][0][1:], pairs[number][1])
             if not pairs[number][0].strip():
                 return
@@ -91,7 +91,7 @@ def test_what_is_written_is_read(name: str, packed: bool, pairs: Pairs) -> None:
 
 @pytest.mark.parametrize("name", ["p.tsv", "p.csv", "p.ndjson"])
 def test_files_that_were_joined_are_read_as_one(tmp_path: Path, name: str) -> None:
-    """Each may begin with a byte order mark; a source that both have is one source."""
+    """Each file may begin with a byte order mark; a source of both files is one source."""
     path = tmp_path / name
     one = "\ufeff".encode() + WRITERS[name](PAIRS)
     path.write_bytes(one + one)

@@ -1,4 +1,4 @@
-"""Data that cannot be used: one clear line for each, soon, and no advice that does harm."""
+"""Unusable data give one clear line, soon, and no harmful advice."""
 
 from __future__ import annotations
 
@@ -195,7 +195,7 @@ def test_long_cells_are_read_and_unclosed_ones_refused(
 def test_a_row_is_bounded_however_many_cells_it_has(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Lines and cells are short; quotation marks join them."""
+    """A row is refused if quotation marks join many short lines and cells."""
     monkeypatch.setattr("anyscore.lab.data.table.LONGEST_LINE", 1000)
     path = tmp_path / "p.csv"
     path.write_bytes(b"a,b\nc,d\n" + b'e,"x' + b'\nx","x' * 1000 + b'"\n')
@@ -206,7 +206,7 @@ def test_a_row_is_bounded_however_many_cells_it_has(
 
 
 class Counted(str):
-    """A text that counts with how many others it is compared."""
+    """A text that counts its comparisons with other texts."""
 
     compared = 0
     __hash__ = str.__hash__
@@ -256,7 +256,7 @@ def test_a_pipe_that_nobody_writes_into(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr(opening, "_WAIT", 0.1)
     os.mkfifo(tmp_path / "pipe")
     assert "this is a pipe, and nothing came in 0.1 s" in refusal(DataOptions(tmp_path / "pipe"))
-    check_files(DataOptions(tmp_path / "pipe"))  # is not opened: it can be read only once
+    check_files(DataOptions(tmp_path / "pipe"))  # the pipe stays closed: a pipe is read only once
 
 
 def test_packages_that_are_missing(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

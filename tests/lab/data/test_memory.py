@@ -1,4 +1,4 @@
-"""A table that memory does not hold is refused at once; a limit reads it in little memory."""
+"""A table larger than memory is refused at once; with a limit, little memory reads the table."""
 
 from __future__ import annotations
 
@@ -33,13 +33,13 @@ def table(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def little(monkeypatch: pytest.MonkeyPatch) -> None:
-    """From here on a megabyte is free: about 700 of the pairs fit."""
+    """Set the free memory to a megabyte: about 700 of the pairs fit."""
     monkeypatch.setattr(memory, "free_memory", lambda: 10**6)
     monkeypatch.setattr(memory, "_BETWEEN", 10**4)
 
 
 def sparse(path: Path, size: int) -> Path:
-    """Make a table so large that no machine holds it, of which the disk has its first rows."""
+    """Make a table too large for any machine; the disk holds only its first rows."""
     path.write_text("".join(f"source {n}\ttarget {n}\n" for n in range(60_000)))
     os.truncate(path, size)
     return path
@@ -76,7 +76,7 @@ def test_published_parts_are_counted_too(table: Path, part: str) -> None:
         with pytest.raises(InputError) as caught:
             load_task(DataOptions(few, **{part: table}, limit=limit))
         assert str(caught.value).startswith(f"{table}: expected pairs that memory holds")
-        assert str(caught.value).endswith("; give a smaller file")  # the limit is of training
+        assert str(caught.value).endswith("; give a smaller file")  # the limit is for training data
 
 
 def packed(path: Path) -> tuple[Path, int]:
@@ -106,7 +106,7 @@ def parquet(path: Path) -> tuple[Path, int]:
 def test_every_kind_of_file_is_refused_before_its_end(
     tmp_path: Path, make: Callable[[Path], tuple[Path, int]], name: str
 ) -> None:
-    """By a size that is known, packed or in rows; of a pipe when memory is full."""
+    """A file is refused by its known size, packed or in rows; a pipe, when memory is full."""
     path, most = make(tmp_path / name)
     reader = Reader(path, None, DataOptions(path))
     with pytest.raises(InputError, match="expected pairs that memory holds"):
@@ -127,7 +127,7 @@ def test_a_full_disk_beside_a_parquet_file_is_one_line(
 
 
 def test_a_limit_reads_in_bounded_memory(tmp_path: Path) -> None:
-    """All rows are looked at, so that the sample is fair; the memory is that of the sample."""
+    """A limit reads all rows for a fair sample, and keeps the sample alone in memory."""
     path = tmp_path / "p.tsv"
     with path.open("w") as stream:
         for n in range(20_000):
@@ -159,7 +159,7 @@ def test_repeated_and_driven_out_texts_take_no_memory() -> None:
 
 
 def test_the_estimate_is_that_of_the_process(tmp_path: Path) -> None:
-    """Reading and encoding takes about as many bytes as are counted, and no more."""
+    """Reading and encoding take about as many bytes as the reader counts, and no more."""
     from anyscore.lab.data.encoding import encode
 
     words = ["some", "of", "the", "many", "words", "that", "there", "are", "and", "their"]

@@ -1,4 +1,4 @@
-"""Pairs as numbers in flat arrays: the same pairs, batches and checksum as in a list."""
+"""Flat arrays of numbers have the same pairs, batches and checksum as a list."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Parts that are published are used as they are, samples are fair, and the summary says it all."""
+"""Published parts are used unchanged, samples are fair, and the summary is complete."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def test_both_parts_published(train: Path, test_file: Path) -> None:
         "kept, as published"
     )
     task = load_task(DataOptions(train, valid=test_file, test=test_file, limit=3))
-    assert len(task.train) == 3  # a limit is of the training data
+    assert len(task.train) == 3  # a limit is for the training data
     assert len(task.test) == 4
 
 
@@ -103,7 +103,7 @@ def test_every_source_is_as_likely_in_a_sample() -> None:
     pairs = [(f"s{n}", "t") for n in range(20)]
     counts = Counter(e.source for seed in range(1000) for e in group(pairs, limit=5, seed=seed))
     assert set(counts) == {source for source, _ in pairs}
-    # 250 are expected of each, with a standard deviation of 13.7.
+    # Each source is expected 250 times, with a standard deviation of 13.7.
     assert all(180 < count < 320 for count in counts.values())
 
 

@@ -25,7 +25,7 @@ from anyscore.lab.errors import InputError
 TEXTS = [f"{who} {does} it{end}" for who in ("she", "he", "they") for does in ("sees", "seeks")
          for end in ("", ".", "!")]  # fmt: skip
 SUBWORDS = Subwords.train(TEXTS, 60)
-# Dense in what could go wrong: the mark of a space, the escape, joiners, unknown characters.
+# Dense in hard characters: the mark of a space, the escape, joiners, unknown characters.
 HARD = st.text(alphabet="she tk.'\u2581\uffed\uffee\u00a0\né\u0301日", max_size=20)
 
 

@@ -21,7 +21,7 @@ from anyscore.lab.data.tokens import (
 )
 
 ANY = st.text()
-# Dense in what could go wrong: joiners, the escape, apostrophes, marks, no-break spaces.
+# Dense in hard characters: joiners, the escape, apostrophes, marks, no-break spaces.
 HARD = st.text(alphabet="ab 1'’.,!-_\u00a0\u202f\t\n\uffed\uffeeé\u0301\u093fक", max_size=20)
 
 

@@ -31,7 +31,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_page_is_sound(open_file: Callable[..., Page], report: Path) -> None:
-    """In two themes, on a phone; with a picture, a trial that failed and a number that lacks."""
+    """A page with a picture, a failed trial and a missing number fits, in themes and on a phone."""
     for look in ({"color_scheme": "light"}, {"color_scheme": "dark"}, {"viewport": PHONE}):
         page = open_file(report, **look)
         assert complaints(page) == []

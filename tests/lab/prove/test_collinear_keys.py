@@ -24,7 +24,7 @@ ENDS = {0, PLACES - 1}
 
 
 def drawn(score: str, seed: int, size: float) -> tuple[Line, torch.Tensor]:
-    """A model with parameters of any size, in float64, and lines."""
+    """Return a float64 model with random parameters of a size, and lines."""
     torch.manual_seed(seed)
     model = Line(score).double()
     with torch.no_grad():
@@ -34,7 +34,7 @@ def drawn(score: str, seed: int, size: float) -> tuple[Line, torch.Tensor]:
 
 
 def highest(score: str, seed: int, size: float) -> set[int]:
-    """The places with a larger weight than any other of the line, beyond rounding."""
+    """Return the places whose weight is the largest of a line, beyond rounding."""
     model, points = drawn(score, seed, size)
     labels = torch.eye(PLACES, dtype=torch.float64).expand(len(points), -1, -1)
     with torch.no_grad():
@@ -56,7 +56,7 @@ def test_the_highest_key_is_at_an_end_whatever_the_parameters(
 
 @pytest.mark.parametrize("score", OTHERS)
 def test_the_others_can_pick_a_key_between(score: str) -> None:
-    """So the test above can fail."""
+    """Other scores pick a key between two others, so the test above can fail."""
     assert any(highest(score, seed, 1.0) - ENDS for seed in range(20))
 
 

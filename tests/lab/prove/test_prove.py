@@ -1,4 +1,4 @@
-"""Proofs decided, carried out and shown: small ones, made up for these tests."""
+"""Small made-up proofs are decided, carried out and shown."""
 
 from __future__ import annotations
 
@@ -197,7 +197,7 @@ def test_help_names_every_proof_and_does_not_wait_for_pytorch() -> None:
 
 @pytest.mark.slow
 def test_in_processes_of_their_own(tmp_path: Path) -> None:
-    """The proofs that there are can be given to other processes, by the command itself."""
+    """The command gives the package's proofs to other processes."""
     program = (
         "from dataclasses import replace\n"
         "from anyscore.lab.prove import lookup, names\n"

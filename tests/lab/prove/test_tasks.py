@@ -1,4 +1,4 @@
-"""The tasks of the proofs, in small: made right, and learnt by what should learn them."""
+"""Small tasks of the proofs are made right, and the right models learn the tasks."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_fixed_kernel_is_the_mean_of_near_samples() -> None:
 
 
 def test_cross_validation_leaves_a_sample_itself_out() -> None:
-    """Else the narrowest width would foretell every sample by itself."""
+    """A sample does not predict itself; else the narrowest width would be best."""
     x, y = kernel_regression.sample(100, 0)
     assert (
         kernel_regression.cross_validated("fixed Gaussian", x, y) > 2 * kernel_regression.WIDTHS[0]
@@ -89,7 +89,7 @@ def test_checks_and_published_numbers_name_what_there_is() -> None:
 
 
 def test_another_size_is_another_comparison() -> None:
-    """The settings of a part tell its trials from those of another size."""
+    """The settings of a part distinguish its trials from trials of another size."""
     for proof in find(()):
         for part in proof.parts:
             assert part.settings == vars(part.train)

@@ -1,4 +1,4 @@
-"""The proof of width: its phrases, its scores, and what it measures, in small."""
+"""The proof of width, in small: phrases, scores and measures."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_each_character_has_one_syllable_whose_place_is_its_own() -> None:
 
 
 def test_reading_each_character_as_it_is_mostly_read() -> None:
-    """Context tells little more than a character's commonest reading, as the page says."""
+    """Each character's commonest reading has the accuracy on the page: context adds little."""
     task = pinyin.task(500, 2000)
     met: dict[str, list[str]] = {}
     for x in task.train:
@@ -89,7 +89,7 @@ def test_models_differ_in_the_score_alone() -> None:
         assert first.shared_parameters().keys() == other.shared_parameters().keys()
         for name, x in first.shared_parameters().items():
             assert torch.equal(x, other.shared_parameters()[name])
-    torch.rand(1)  # what was drawn before is of no account
+    torch.rand(1)  # earlier draws have no effect
     again, another = (width.build(width._SCORES[0], data, Settings(hidden=16), x) for x in (3, 4))
     assert all(map(torch.equal, first.parameters(), again.parameters()))
     assert not any(map(torch.equal, first.parameters(), another.parameters()))
@@ -115,7 +115,7 @@ def test_a_small_training() -> None:
 
 
 def test_bounds_follow_from_the_paper_s_table() -> None:
-    """By proportion, as the page says; a fall is bounded by half of the published one."""
+    """Bounds are proportions, as the page says; a fall is bounded by half of the paper's fall."""
     told = {
         tuple(score.split(", ")): float(said.split()[0])
         for (_, score), said in width.PROOF.published.items()

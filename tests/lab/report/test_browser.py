@@ -23,7 +23,7 @@ Open = Callable[..., Page]
 
 @pytest.fixture
 def open_report(open_file: Open, tmp_path: Path) -> Open:
-    """Opens the report of a comparison."""
+    """Return a function that opens the report of a comparison."""
     numbers = itertools.count()
 
     def open_page(comparison: dict[str, Any] | None = None, **options: Any) -> Page:
@@ -45,9 +45,9 @@ def width(page: Page) -> int:
 
 
 def complaints(page: Page) -> list[str]:
-    """What axe-core finds wrong."""
+    """Return the violations that axe-core finds."""
     found = Axe().run(page).response
-    assert len(found["passes"]) > 20  # it ran
+    assert len(found["passes"]) > 20  # axe-core ran
     return [f"{v['id']}: {v['nodes'][0]['html'][:200]}" for v in found["violations"]]
 
 
@@ -110,7 +110,7 @@ def test_marks_stand_where_the_numbers_say(open_report: Open) -> None:
 
 
 def test_pictures_keep_their_letters(open_report: Open) -> None:
-    """A narrow page narrows the pictures, not what is written in them."""
+    """A narrow page narrows the pictures, and keeps the size of their letters."""
     sizes = []
     for options in ({}, {"viewport": PHONE}):
         page = open_report(**options)
@@ -249,7 +249,7 @@ def test_paper_has_no_heading_without_its_picture(open_report: Open) -> None:
 
 
 def test_the_network_is_closed(open_report: Open) -> None:
-    """That the other tests can fail: a request is noticed, and the page's policy forbids it."""
+    """Other tests can fail: a request is noticed, and the page's policy forbids the request."""
     page = open_report()
     page.evaluate("fetch('http://example.invalid/').catch(() => 0)")
     noticed = open_report.wrong  # type: ignore[attr-defined]

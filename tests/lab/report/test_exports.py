@@ -1,4 +1,4 @@
-"""Tables and pictures of a comparison as other programs read them."""
+"""Other programs read the exported tables and pictures of a comparison."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def exported(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder with the exports of the sample; nobody writes to it."""
+    """Return a folder with the exports of the sample; no test writes to the folder."""
     folder = tmp_path_factory.mktemp("exported")
     export(sample_comparison(), folder)
     return folder
@@ -134,7 +134,7 @@ def test_hostile_names(text: str, tmp_path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("number", [10, 12, 13, 14, 17])
 def test_hostile_names_are_drawn(number: int, tmp_path: Path) -> None:
-    """Control characters, other scripts, half a character, formulas."""
+    """Names with control characters, other scripts, half a character or formulas are drawn."""
     assert len(export(hostile_comparison(HOSTILE[number]), tmp_path)) == len(NAMES)
 
 

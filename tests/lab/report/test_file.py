@@ -1,4 +1,4 @@
-"""The report as a file: safe, small, and never half written."""
+"""The file of a report is safe, small, and never half written."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from lab.sample_comparison import sample_comparison
 from lab.sample_verdict import sample_verdict
 
 STEERING = "[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\u202a-\u202e\u2066-\u2069]"
-"""Controls, other ends of lines, and what changes the direction of a text."""
+"""Control characters, other line ends, and characters that change the direction of a text."""
 
 
 @pytest.fixture
 def page(tmp_path: Path) -> Callable[[dict[str, Any]], Any]:
-    """Writes the report of a comparison and parses it."""
+    """Return a function that writes and parses the report of a comparison."""
     return lambda comparison: parsed(comparison, tmp_path)
 
 

@@ -17,7 +17,7 @@ from lab.sample_comparison import sample_comparison
 
 @pytest.fixture
 def page(tmp_path: Path) -> Callable[[dict[str, Any]], Any]:
-    """Writes the report of a comparison and parses it."""
+    """Return a function that writes and parses the report of a comparison."""
     return lambda comparison: parsed(comparison, tmp_path)
 
 

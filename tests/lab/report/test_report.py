@@ -1,4 +1,4 @@
-"""What the report says: the verdict, the pairs, the scores, and how it was done."""
+"""The report states the verdict, the pairs, the scores and the method."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from lab.sample_verdict import sample_verdict
 
 @pytest.fixture
 def page(tmp_path: Path) -> Callable[[dict[str, Any]], Any]:
-    """Writes the report of a comparison and parses it."""
+    """Return a function that writes and parses the report of a comparison."""
     return lambda comparison: parsed(comparison, tmp_path)
 
 
 def without(comparison: dict[str, Any], **failed: str) -> dict[str, Any]:
-    """The comparison in which every trial of the named scores failed."""
+    """Return the comparison in which every trial of the named scores failed."""
     for trial in comparison["trials"]:
         if trial["score"] in failed:
             for name in ("test", "epochs", "best_epoch"):
@@ -65,7 +65,7 @@ def test_nothing_is_said_twice(page: Any) -> None:
 
 
 def marks(picture: Any) -> list[tuple[str | None, ...]]:
-    """Shape and colours of the marks in a picture, which has one but for the rings of seeds."""
+    """Return shape and colours of each mark in a picture, without the rings of seeds."""
     found = picture.xpath(".//path[@transform and not(@fill-opacity)]")
     return [tuple(map(x.get, ("d", "fill", "stroke"))) for x in found]
 
@@ -181,7 +181,7 @@ def test_learning_rates_are_shown_where_there_are_several(page: Any) -> None:
     panels = found.xpath('//h3[contains(., "to blame")]/following::svg[@role="img"]/@aria-label')
     assert any(re.fullmatch(r"scaled_dot: 87\.\d+ at 0\.004, 50 at 0\.012", x) for x in panels)
     chrf = {row[0][:10]: row[4] for row in rows(found.xpath('//table[@class="scores"]')[0])}
-    assert chrf["scaled_dot"] == "93.3"  # of the usual rate alone
+    assert chrf["scaled_dot"] == "93.3"  # trials of the usual rate alone
 
 
 def test_a_measure_of_the_users_own(page: Any) -> None:

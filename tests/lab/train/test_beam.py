@@ -1,4 +1,4 @@
-"""Beam search, against all outputs that there are."""
+"""Beam search is compared with all possible outputs."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ of_every_model = pytest.mark.parametrize(
 
 
 def build(name: str, seed: int = 0) -> Any:
-    """Six numbers in the vocabulary of targets; parameters so large that outputs differ."""
+    """Return a model with six target numbers, and parameters so large that outputs differ."""
     settings = Settings(model=name, hidden=8, layers=1, heads=2)
     model = new_model(settings, "additive", 10, 6, seed).eval()
     with torch.no_grad():
@@ -37,7 +37,7 @@ def pad() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def worth_of(model: Any, source: list[int], said: tuple[int, ...]) -> float:
-    """Its mean log-probability, step by step."""
+    """Return the mean log-probability of `said`, step by step."""
     memory = model.begin(torch.tensor([source]), torch.tensor([len(source)]))
     total = 0.0
     for token, following in zip([BOS, *said], said, strict=False):
@@ -47,7 +47,7 @@ def worth_of(model: Any, source: list[int], said: tuple[int, ...]) -> float:
 
 
 def all_outputs(numbers: list[int]) -> list[tuple[int, ...]]:
-    """Those that end, within the limit or at it, and those that the limit cuts."""
+    """Return the outputs that end within the limit, and the outputs that the limit cuts."""
     others = [n for n in numbers if n != EOS]
     found = [(*x, EOS) for size in range(LIMIT) for x in product(others, repeat=size)]
     return found + list(product(others, repeat=LIMIT))
@@ -84,7 +84,7 @@ def test_a_beam_of_one_is_greedy(name: str, seed: int) -> None:
 
 @of_every_model
 def test_what_stands_beside_it_changes_nothing(name: str) -> None:
-    """Each source alone says the same, with the same weights, as in a padded batch."""
+    """A source has the same output and weights alone as in a padded batch."""
     model = build(name)
     together = beam_search(model, *pad(), width=4, limit=5, return_weights=True)
     for source, one in zip(SOURCES, together, strict=True):
@@ -117,7 +117,7 @@ def test_weights_are_those_of_the_output_that_was_chosen(name: str) -> None:
 @pytest.mark.parametrize(("width", "seed"), [(2, 3), (3, 4)])
 @torch.no_grad()
 def test_of_many_outputs_those_of_most_worth_stay(name: str, width: int, seed: int) -> None:
-    """As in plain Python: all continuations of all outputs, sorted by their mean."""
+    """The output equals plain Python: all continuations of all outputs, sorted by mean."""
     model = build(name, seed)
     found = beam_search(model, *pad(), width=width, limit=6)
     for source, one in zip(SOURCES, found, strict=True):

@@ -1,4 +1,4 @@
-"""Dropout by sixteen bits a number."""
+"""Dropout draws sixteen bits for each number."""
 
 from __future__ import annotations
 

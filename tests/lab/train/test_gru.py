@@ -29,7 +29,7 @@ def native(gru: nn.GRU, x: Tensor) -> Tensor:
 
 
 def inside() -> Tensor:
-    """(5, 7, 1): 1 where there is a token, 0 at padding."""
+    """Return a mask (5, 7, 1): 1 at a token, 0 at padding."""
     return (torch.arange(7) < LENGTHS[:, None])[..., None].double()
 
 

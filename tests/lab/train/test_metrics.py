@@ -1,4 +1,4 @@
-"""Exact match item by item; chrF and BLEU from sums are sacrebleu's."""
+"""Exact match is right item by item; chrF and BLEU from sums equal sacrebleu's."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def texts(rng: random.Random, most: int) -> list[str]:
 @pytest.mark.parametrize("characters", [False, True])
 @pytest.mark.parametrize("seed", range(30))
 def test_scores_of_sums_are_those_of_the_corpus(seed: int, characters: bool) -> None:
-    """Short and empty texts among them, and items with two references."""
+    """Scores of sums equal corpus scores, with short and empty texts and two references."""
     rng = random.Random(seed)
     most = 1 + seed % 7
     outputs, first, second = texts(rng, most), texts(rng, most), texts(rng, most)

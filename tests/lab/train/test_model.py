@@ -1,4 +1,4 @@
-"""The models: the same for every score, and deaf to padding."""
+"""Models are the same for every score, and padding changes no result."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_building_a_model_leaves_the_global_generator_alone(model: str) -> None:
 @of_every_translator
 @with_every_score
 def test_padding_changes_nothing(model: str, score: str) -> None:
-    """A source alone, in a padded batch, and with rubbish in the padding: the same logits."""
+    """A source has the same logits alone, in a padded batch, and with rubbish in the padding."""
     built = build(model, score)
     target = torch.tensor([[START, 5, 3, 8]]).expand(len(SOURCES), -1)
     source, lengths = pad(SOURCES)
@@ -112,7 +112,7 @@ def test_a_token_that_comes_later_changes_nothing_before_it(model: str) -> None:
 
 @of_every_translator
 def test_every_token_of_the_source_counts(model: str) -> None:
-    """Each changes what is said after the first token, its own place and the others' alike."""
+    """Each token of the source, and the order of tokens, changes the logits."""
     built = build(model, "additive")
     target, lengths = torch.tensor([[START]]), torch.tensor([4])
     source = torch.tensor([[5, 6, 7, 8]])
@@ -184,7 +184,7 @@ def test_it_learns_to_reverse(model: str, score: str) -> None:
     inputs = torch.cat([torch.full((48, 1), START), targets[:, :-1]], 1)
     built, lengths = build(model, score, hidden=32, layers=1).train(), torch.full((48,), 4)
     optimiser = torch.optim.Adam(built.parameters(), lr=1e-2)
-    # Without it the last steps still jump, and how many are right depends on roundings.
+    # Without this schedule the last steps jump, and roundings decide how many answers are right.
     slower = torch.optim.lr_scheduler.LinearLR(optimiser, 1.0, 0.02, total_iters=150)
     for _ in range(150):
         loss = cross_entropy(built(source, lengths, inputs).flatten(0, 1), targets.flatten())
@@ -210,7 +210,7 @@ def test_the_source_is_known_through_the_attention_alone() -> None:
 
 
 def test_a_transformers_heads_may_share_their_keys() -> None:
-    """Two of four heads' projections; the steps are still those of training."""
+    """With key projections for two of four heads, steps still equal training."""
     settings = Settings(model="transformer", hidden=12, kv_heads=2)
     built = new_model(settings, "additive", 13, 9, 0).eval()
     assert built.get_parameter("encoder.0.to_all.W_k.weight").shape == (6, 12)

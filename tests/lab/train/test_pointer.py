@@ -1,4 +1,4 @@
-"""The pointer network: what it says stands in its source."""
+"""The pointer network gives tokens of its source."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def pad() -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def sorting(count: int = 400, most: int = 6, seed: int = 0) -> Task:
-    """Numbers, some of them twice, to the same in order."""
+    """Return a task: numbers, with repetitions, to the same numbers in order."""
     luck = random.Random(seed)
     examples = []
     for _ in range(count):
@@ -52,7 +52,7 @@ def sorting(count: int = 400, most: int = 6, seed: int = 0) -> Task:
 
 
 def steps(model: Any, source: list[int], said: list[int]) -> torch.Tensor:
-    """Log-probabilities (T, V) of what follows the start and each of `said`, step by step."""
+    """Return log-probabilities (T, V) after the start and each token of `said`, step by step."""
     memory = model.begin(torch.tensor([source]), torch.tensor([len(source)]))
     found = []
     for number in [BOS, *said]:
@@ -63,7 +63,7 @@ def steps(model: Any, source: list[int], said: list[int]) -> torch.Tensor:
 
 @with_every_score
 def test_the_loss_is_that_of_what_is_said_step_by_step(score: str) -> None:
-    """In a padded batch, with tokens that stand twice; and its gradient is finite everywhere."""
+    """A padded batch with repeated tokens has the loss of single steps, and finite gradients."""
     model = build(score)
     targets = [[4, 4, 7, EOS], [5, 4, EOS], [EOS], [4, 6, EOS]]
     pairs = NumberedPairs(SOURCES, targets)
@@ -80,11 +80,11 @@ def test_the_loss_is_that_of_what_is_said_step_by_step(score: str) -> None:
         assert parameter.grad is not None, name
         assert parameter.grad.isfinite().all(), name
     lost = model.source_embedding.weight.grad[0]
-    assert not lost.any()  # padding
+    assert not lost.any()  # padding has no gradient
 
 
 def test_the_loss_is_right_where_the_probability_underflows() -> None:
-    """Scores of thousands: the wrong place is likelier by e^1000 and more."""
+    """The loss is finite with scores of thousands: a wrong place is likelier by e^1000 and more."""
     model = build("dot")
     with torch.no_grad():
         for parameter in model.to_keys.parameters():
@@ -112,7 +112,7 @@ def test_padding_changes_nothing(score: str) -> None:
 
 
 def test_a_token_that_stands_twice_is_said_by_either_place() -> None:
-    """At the number of its first place; unknown tokens are never taken for each other."""
+    """A token's first place has the weights of all its places; unknown tokens stay apart."""
     model = build()
     source = [5, 6, 5, UNK, UNK]
     found = steps(model, source, [])[0].exp()
@@ -172,7 +172,7 @@ def test_data_encoded_for_another_model_is_told(model: str) -> None:
 
 
 def test_it_is_compared_on_the_command_line(tmp_path: Path) -> None:
-    """Numbers to the same in order, with two scores; then data that do not fit."""
+    """The command compares two scores on sorting, and refuses data that do not fit."""
     task = sorting(60)
     rows = [f"{e.source}\t{e.references[0]}\n" for e in (*task.train, *task.valid, *task.test)]
     file, out = tmp_path / "sorting.tsv", tmp_path / "run"

@@ -1,4 +1,4 @@
-"""Learning rates searched on the validation set before the trials, equally long for each score."""
+"""Learning rates are searched on validation data before the trials, equally long for each score."""
 
 from __future__ import annotations
 

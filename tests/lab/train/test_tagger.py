@@ -71,7 +71,7 @@ def test_the_loss_is_over_labels_alone(model: str) -> None:
 @of_both
 @pytest.mark.parametrize("score", ["scaled_dot", "additive"])
 def test_it_learns(model: str, score: str) -> None:
-    """Whether a token stands before a 5; whether there is a 5 anywhere."""
+    """A tagger learns which tokens precede a 5; a classifier learns whether a 5 occurs."""
     generator = torch.Generator().manual_seed(0)
     sources = torch.randint(4, 9, (64, 4), generator=generator).tolist()
     if model == "tagger":

@@ -1,4 +1,4 @@
-"""One model trained by several processes: the same numbers as by one, within rounding."""
+"""Several processes train a model to the numbers of one process, within rounding."""
 
 from __future__ import annotations
 
@@ -41,13 +41,13 @@ def test_shards_make_the_batch_and_weigh_what_their_tokens_do() -> None:
     parts = [Group(rank, 2).shard(pairs, rows) for rank in range(2)]
     assert [batch.tokens for batch, _ in parts] == [1 + 3, 2 + 5]
     assert [weight for _, weight in parts] == [4 / 11, 7 / 11]
-    batch, weight = Group(1, 2).shard(pairs, rows[:1])  # nothing is left for it
+    batch, weight = Group(1, 2).shard(pairs, rows[:1])  # no row is left for rank 1
     assert (batch.tokens, weight) == (1, 0.0)
     assert ALONE.shard(pairs, rows)[1] == 1.0
 
 
 def two(*arguments: str) -> list[subprocess.Popen[str]]:
-    """Python with these arguments twice, told what torchrun tells processes."""
+    """Start Python twice with these arguments and torchrun's environment variables."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         told = {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free.getsockname()[1])}
@@ -63,7 +63,7 @@ def two(*arguments: str) -> list[subprocess.Popen[str]]:
 
 @pytest.mark.slow
 def test_two_processes_train_what_one_trains(tmp_path: Path) -> None:
-    """Every model and every score; parts of a batch differ in tokens, and one has no pair."""
+    """Every model and score agrees; parts of a batch differ in tokens, and one has no pair."""
     file = str(tmp_path / "found")
     processes = two(str(trained_together.__file__), file)
     one = trained_together.trained(ALONE)
@@ -75,7 +75,7 @@ def test_two_processes_train_what_one_trains(tmp_path: Path) -> None:
     assert list(found) == trained_together.trials()
     for name, (losses, parameters) in one.items():
         torch.testing.assert_close(found[name][0], losses, rtol=0, atol=2e-6, msg=str(name))
-        # Adam divides by the gradient's size: where it is rounding alone, steps are of any size.
+        # Adam divides by the gradient's size: a gradient of rounding alone gives steps of any size.
         torch.testing.assert_close(found[name][1], parameters, rtol=0, atol=3e-4, msg=str(name))
 
 

@@ -1,4 +1,4 @@
-"""Batches, one score's training, what is measured and what is shown."""
+"""Batches, the training of one score, its measures and its progress."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ SETTINGS = Settings(epochs=2, batch_size=5, hidden=16, dropout=0.1)
 
 
 def reversing(words: list[str] = WORDS) -> Task:
-    """Words to their reverse."""
+    """Return a task: words to their reverse."""
     examples = [Example(word, (word[::-1],)) for word in words]
     return Task("reverse", "Words → reversed", "character", examples, examples[:4], examples[4:8])
 
@@ -98,7 +98,7 @@ def test_the_same_seed_gives_the_same_numbers(data: Encoded) -> None:
         return [(e["train_loss"], e["valid_loss"]) for e in epochs]
 
     once = numbers(0)
-    torch.rand(7)  # the global generator has no say
+    torch.rand(7)  # the global generator has no effect
     assert numbers(0) == once
     assert numbers(1) != once
     assert numbers(0, SETTINGS.learning_rate) == once
@@ -106,7 +106,7 @@ def test_the_same_seed_gives_the_same_numbers(data: Encoded) -> None:
 
 
 def test_the_model_ends_as_after_its_best_epoch() -> None:
-    """Validation with wrong answers: the better the model learns, the worse it does there."""
+    """Wrong validation answers make a learning model worse there; the best epoch is kept."""
     data = encode(replace(reversing(), valid=[Example("abc", ("abc",)), Example("ca", ("ca",))]))
     settings = replace(SETTINGS, epochs=15, learning_rate=2e-2)
     model = build(data)

@@ -1,4 +1,4 @@
-"""A trial of the laboratory's own: trained, tested, kept, and read back from damaged files too."""
+"""The laboratory's own trial is trained, tested, kept, and read back, from damaged files too."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_progress_is_told(data: Encoded) -> None:
 
 
 def test_the_same_trial_gives_the_same_outcome(data: Encoded, outcome: Outcome) -> None:
-    """After a journey to another process, too; another seed or rate gives another."""
+    """A pickled trial gives the same outcome; another seed, rate or score gives another outcome."""
     train = pickle.loads(pickle.dumps(TranslationTrain(data, SETTINGS, threads=1)))
     again = train(TRIAL, lambda told: None)
     assert again.measures == outcome.measures
@@ -99,7 +99,7 @@ def test_the_same_trial_gives_the_same_outcome(data: Encoded, outcome: Outcome) 
 
 
 def task_for(model: str) -> Encoded:
-    """Words to their reverse, letter by letter; to their first letter for a classifier."""
+    """Return words to their reverse by letter; for a classifier, to their first letter."""
 
     def target(word: str) -> str:
         return word[0] if model == "classifier" else word[::-1]
@@ -111,7 +111,7 @@ def task_for(model: str) -> Encoded:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_runs_and_comes_back(model: str, tmp_path: Path) -> None:
-    """The model read back says what the tested one said: that of the best epoch was kept."""
+    """The loaded model gives the tested outputs: the model of the best epoch was kept."""
     data = task_for(model)
     outcome = run(data, replace(SETTINGS, model=model))
     assert outcome.save is not None

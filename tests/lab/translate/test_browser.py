@@ -20,7 +20,7 @@ def told(source: str, output: str) -> Translation:
 
 
 def test_the_page_is_sound(open_file: Callable[..., Page], tmp_path: Path) -> None:
-    """In two themes, on a phone; with hostile text and a source too long for a heatmap."""
+    """A page with hostile text and a very long source fits, in two themes and on a phone."""
     path = tmp_path / "said.html"
     page_of = [("30 mars 2024", "2024-03-30"), ("<script>alert(1)</script>", "b\u202e"),
                ("a" * 90, "ab")]  # fmt: skip

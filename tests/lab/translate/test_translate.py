@@ -1,4 +1,4 @@
-"""`anyscore translate`: what a trained model says, and what is told where it cannot."""
+"""`anyscore translate` prints the outputs of a trained model, or one line with a reason."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ WORDS = ["ab", "abc", "cab", "bcd", "dab", "acdb", "bad", "cda", "dcab", "bb", "
 
 
 def task(model: str) -> Task:
-    """Words to their reverse, letter by letter; to their first letter for a classifier."""
+    """Return words to their reverse by letter; for a classifier, to their first letter."""
     examples = [Example(w, (w[0] if model == "classifier" else w[::-1],)) for w in WORDS]
     return Task("reverse", "", "character", examples * 4, examples[:4], examples[4:9])
 
@@ -81,7 +81,7 @@ def told(folder: Path, *arguments: object, status: int = 0, **how: Any) -> str:
 
 
 def refused(folder: Path, *arguments: object) -> str:
-    """The one line that is said, before any output."""
+    """Return the one line of a refusal; assert that there is no output."""
     result = call("translate", folder, *arguments, width=400)
     assert result.exit_code == 2, result.output
     assert result.stdout == ""
@@ -92,7 +92,7 @@ def refused(folder: Path, *arguments: object) -> str:
 
 @pytest.mark.parametrize("model", MODELS)
 def test_every_model_is_asked(model: str, tmp_path: Path) -> None:
-    """Its lines are what `answers` finds of the same words; a tagger says as many labels."""
+    """The lines equal `answers` of the same words; a tagger gives as many labels as letters."""
     folder = make(tmp_path / "run", model, [Trial("additive", 0)])
     judge(folder, "additive", "additive")
     file = tmp_path / "words.txt"

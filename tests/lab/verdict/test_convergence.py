@@ -1,4 +1,4 @@
-"""Doubts about a recommendation are told from the facts and curves of trials."""
+"""Facts and curves of trials give doubts about a recommendation."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_a_score_is_doubted_for_most_of_its_seeds_and_named_unless_all_are() -> 
 
 
 def test_nothing_learnt_is_said_alone() -> None:
-    """Outputs that fit any item as well as their own, though the loss may still be falling."""
+    """Outputs that fit any item as well as their own give one warning, even if the loss falls."""
     nothing = trial(losses=[1.0, 0.5, 0.4], related=12.0, unrelated=11.0)
     (said,) = convergence_warnings([nothing])
     assert said.startswith("Nothing was learnt")

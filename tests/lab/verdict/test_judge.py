@@ -1,4 +1,4 @@
-"""What a comparison says, in data and in words."""
+"""The verdict of a comparison, in data and in words."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ CHRF = Measure("chrf", "chrF", scale=1.0)
 
 @pytest.fixture(autouse=True)
 def _share_of_sums(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Statistics of trials that nobody trained: right answers, and how many there are."""
+    """Let the statistics of made-up trials be right answers and the number of answers."""
     share = {"chrf": lambda sums: 100 * sums[..., 0] / sums[..., 1]}
     monkeypatch.setattr(module, "SCORE_OF_SUMS", share)
 
@@ -84,7 +84,7 @@ def test_a_trial_that_is_missing_takes_its_seed_from_the_pair() -> None:
 
 
 def test_better_is_better_over_the_seeds_of_both() -> None:
-    """Even where a mean over all seeds of one says otherwise."""
+    """A difference over shared seeds is not negative, even if means over all seeds disagree."""
     both = [*trials("even", "twin", seeds=3), *trials("better", seeds=1)]
     both += [finished(Trial("worse", n)) for n in range(2, 5)]
     for one in judge(both, EXACT)["differences"]:

@@ -1,4 +1,4 @@
-"""Differences over seeds and items: right in hand-made tables, honest in simulated ones."""
+"""Differences over seeds and items are right in hand-made tables and honest in simulations."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ TABLES = arrays(
 
 @given(TABLES)
 def test_symmetries(x: np.ndarray) -> None:
-    """Neither the order of seeds nor that of items matters, nor which score is named first."""
+    """The order of seeds, of items and of scores changes no statistic."""
     spread = Spread.of(x)
     for other in (Spread.of(x[::-1]), Spread.of(x[:, ::-1]), Spread.of(-x)):
         assert other.p == pytest.approx(spread.p, rel=1e-9, abs=1e-12)
@@ -34,7 +34,7 @@ def test_symmetries(x: np.ndarray) -> None:
 
 @given(TABLES, st.floats(0.5, 100))
 def test_units(x: np.ndarray, scale: float) -> None:
-    """Points say what shares do."""
+    """Points and shares give the same statistics."""
     one, other = Spread.of(x), Spread.of(scale * x, scale)
     assert other.mean == pytest.approx(scale * one.mean)
     assert other.error == pytest.approx(scale * one.error)
@@ -52,7 +52,7 @@ def test_one_number_for_each_seed_is_a_t_test() -> None:
 
 
 def test_seeds_that_agree_leave_a_test_over_items() -> None:
-    """With as many degrees of freedom as items give: the interval is that of the items alone."""
+    """The test has the items' degrees of freedom, and the interval of the items alone."""
     rng = np.random.default_rng(0)
     items = rng.normal(0.1, 1, 400)
     x = np.tile(items, (6, 1)) + 1e-9 * rng.normal(size=(6, 400))
@@ -67,14 +67,14 @@ def test_items_that_agree_leave_a_test_over_seeds() -> None:
 
 
 def test_nothing_told_apart_is_not_certainty() -> None:
-    """All answers alike: the interval is as wide as two items that nobody has seen."""
+    """Equal answers give an interval as wide as two unseen items."""
     spread = Spread.of(np.zeros((5, 1000)))
     assert spread.p == 1
     assert 0.002 < spread.margin(0.95) < 0.006
 
 
 def _tables(kind: str, shift: float, seeds: int, count: int, items: int = 300) -> list[Spread]:
-    """Differences of two scores whose answers are right with a probability of seed and item."""
+    """Return differences of two scores; an answer is right with a probability of seed and item."""
     rng, found = np.random.default_rng([seeds, count]), []
     luck, own = {"seeds": (0.6, 0.0), "items": (0.02, 1.5), "both": (0.2, 1.5)}.get(kind, (0.1, 0))
     for _ in range(count):
@@ -92,14 +92,14 @@ def _tables(kind: str, shift: float, seeds: int, count: int, items: int = 300) -
 @pytest.mark.parametrize("kind", ["seeds", "now and then", "items", "both"])
 @pytest.mark.parametrize("seeds", [2, 3, 5, 10])
 def test_equal_scores_are_seldom_called_different(kind: str, seeds: int) -> None:
-    """In at most 5 of 100 comparisons, but for what 600 of them leave to chance."""
+    """At most 5 of 100 comparisons differ, within the chance of 600 comparisons."""
     wrong = sum(spread.p < 0.05 for spread in _tables(kind, 0.0, seeds, 600))
     assert wrong <= stats.binom.ppf(0.999, 600, 0.05)
 
 
 @pytest.mark.parametrize("kind", ["seeds", "items"])
 def test_intervals_hold_the_difference(kind: str) -> None:
-    """The true one, of very many seeds and items."""
+    """Intervals hold the true difference, of very many seeds and items."""
     true = np.mean([s.mean for s in _tables(kind, 0.5, 10, 400, items=1000)])
     found = _tables(kind, 0.5, 5, 400)
     held = sum(abs(s.mean - true) <= s.margin(0.95) for s in found)
@@ -112,7 +112,7 @@ def test_large_differences_are_found() -> None:
 
 
 def test_holm() -> None:
-    """The example of the method's explanations: the k-th smallest by the tests that are left."""
+    """In the usual example, the k-th smallest p is multiplied by the number of tests left."""
     assert holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
     assert holm([]) == []
     assert holm([0.9, 0.8]) == [1.0, 1.0]
@@ -124,7 +124,7 @@ def test_pseudo_values_of_a_mean_are_its_items() -> None:
 
 
 def test_pseudo_values_vary_as_the_measure_does() -> None:
-    """Of a ratio: their spread is that of the ratio over many test sets."""
+    """The pseudo-values of a ratio have the spread of the ratio over many test sets."""
     rng = np.random.default_rng(0)
 
     def draw() -> np.ndarray:
@@ -140,7 +140,7 @@ def test_pseudo_values_vary_as_the_measure_does() -> None:
 
 
 def test_as_many_seeds_as_are_said_to_be_needed_do() -> None:
-    """If they are like those before, half of the comparisons or more are then settled."""
+    """With the needed seeds of equal spread, p < 0.05; with one seed less, p is larger."""
     settled = asked = 0
     for first in _tables("seeds", 0.6, 4, 60):
         needed = seeds_needed(first, 0.95, 0.0)
@@ -154,7 +154,7 @@ def test_as_many_seeds_as_are_said_to_be_needed_do() -> None:
 
 
 def test_items_where_seeds_do_not_help() -> None:
-    """Items differ, seeds do not: more of them cannot settle what few items leave open."""
+    """If items differ and seeds do not, more seeds cannot settle a difference of few items."""
     rng = np.random.default_rng(1)
     x = np.tile(rng.normal(0.1, 1, 100), (5, 1)) + 0.01 * rng.normal(size=(5, 100))
     spread = Spread.of(x)

@@ -1,4 +1,4 @@
-"""Calls as the tests of the C++ core draw them, computed by Pallas' interpreter."""
+"""Helpers run calls drawn by the tests of the C++ core in Pallas' interpreter."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from core.draw import MASKS as MASKS
 from core.draw import draw as draw
 
 SOFTSIGN = Pair("softsign", lambda xp, a, b: (a - b) / (1 + xp.abs(a - b)))
-"""A pair that the package does not have."""
+"""A pair that the package lacks."""
 literal.VALUE["softsign"] = lambda a, b: (a - b) / (1 + np.abs(a - b))
 literal.SLOPES["softsign"] = lambda a, b: (
     (1 + np.abs(a - b)) ** -2.0,
@@ -33,15 +33,15 @@ PAIRS = {x.name: x for x in (PRODUCT, TANH, LEAKY_RELU, ABSOLUTE, SQUARED, SOFTS
 
 
 def run(call: Call, **settings: Any) -> literal.Results:
-    """output, stats, lse, scores, weights, and a gradient d_x for each operand x.
+    """Return output, stats, lse, scores, weights, and a gradient d_x for each operand x.
 
-    settings: those that a `Call` does not have.
+    settings: settings that a `Call` lacks.
     """
     return numbers(_results(*arguments(call, **settings)))
 
 
 def arguments(call: Call, **settings: Any) -> tuple[Operands, StaticArgs, Results]:
-    """Operands, static arguments and upstream gradients of a call."""
+    """Return operands, static arguments and upstream gradients of a call."""
     names = *literal.OF_FLOATS, "start", "stop"
     x = Operands(**{n: array(getattr(call, n)) for n in names}, mask=array(call.mask))
     if call.dropout:
@@ -68,7 +68,7 @@ def arguments(call: Call, **settings: Any) -> tuple[Operands, StaticArgs, Result
 
 
 def results(x: Operands, s: StaticArgs, upstream: Results) -> dict[str, Any]:
-    """All results by name, by the kernels."""
+    """Return all results of the kernels by name."""
 
     def forward(*factors: jax.Array | None) -> Results:
         return autograd.attend(Operands(*factors, *x[N_DIFFERENTIABLE:]), s)
@@ -77,7 +77,7 @@ def results(x: Operands, s: StaticArgs, upstream: Results) -> dict[str, Any]:
     gradients = zip(Operands._fields, backward(upstream), strict=False)
     made = {f"d_{name}": d for name, d in gradients if d is not None}
     lse = found.stats.sum(-2)
-    stats = jnp.where(jnp.isnan(lse)[..., None, :], jnp.nan, found.stats)  # both, in such a row
+    stats = jnp.where(jnp.isnan(lse)[..., None, :], jnp.nan, found.stats)  # NaN in both
     return {
         **found._asdict(),
         "stats": stats,
@@ -91,13 +91,13 @@ _results = jax.jit(results, static_argnums=1)
 
 
 def numbers(found: dict[str, Any]) -> literal.Results:
-    """Results as NumPy arrays, bfloat16 held as int16."""
+    """Return results as NumPy arrays, bfloat16 as int16."""
     arrays = {name: np.asarray(x) for name, x in found.items()}
     return {n: x.view(np.int16) if x.dtype == jnp.bfloat16 else x for n, x in arrays.items()}
 
 
 def array(x: np.ndarray | None) -> Any:
-    """In JAX; what is held as int16 is bfloat16."""
+    """Return a JAX array; int16 holds bfloat16."""
     if x is None:
         return None
     x = np.ascontiguousarray(x)
@@ -105,7 +105,7 @@ def array(x: np.ndarray | None) -> Any:
 
 
 def check(call: Call, **how: Any) -> literal.Results:
-    """Assert of the Pallas kernels what `raw.check` asserts of the core."""
+    """Apply `raw.check`, the assertions on the core, to the Pallas kernels."""
     core, raw.run = raw.run, run
     try:
         return raw.check(call, **how)

@@ -1,5 +1,4 @@
-"""`attention` by the Pallas kernels, in the interpreter, inside what JAX does around it: the same
-as the definition, to rounding."""
+"""In JAX's transformations, interpreted Pallas kernels agree with the definition to rounding."""
 
 from __future__ import annotations
 
@@ -49,7 +48,7 @@ def arrays(kv_heads: int = 2) -> tuple[jax.Array, ...]:
 
 @dataclass(frozen=True, eq=False)
 class Softsign(Score):
-    """A score of a user's own, of a pair of their own."""
+    """A user's score with a pair of the user."""
 
     w: Any
     formula: ClassVar[str] = "w·softsign(q − k)"
@@ -68,7 +67,7 @@ SCORES: dict[str, Callable[..., Score]] = {
 
 
 def total(impl: str, score: str = "additive", **options: Any) -> Callable[..., jax.Array]:
-    """A number that depends on everything: query, key, value, the parameters."""
+    """Return a function whose number depends on query, key, value and the parameters."""
 
     def of(query: jax.Array, key: jax.Array, value: jax.Array, *given: jax.Array) -> jax.Array:
         masked = {"valid_lens": LENGTHS, "return_lse": True, **options}
@@ -85,7 +84,7 @@ EVERYTHING = tuple(range(7))
 
 @pytest.mark.parametrize("score", SCORES)
 def test_first_derivatives(score: str) -> None:
-    """Compiled, with a mask of two kinds; of a pair of the user's own with dropout as well."""
+    """Compiled gradients agree under a mask of two kinds; a user's pair agrees with dropout too."""
     args = (*arrays(), *PARAMETERS)
     assert plan(*args[:3], score=SCORES[score](*PARAMETERS)).route == "pallas"
     mask = Causal("end") & (jnp.arange(T_K)[None] % 5 > 0)
@@ -94,7 +93,7 @@ def test_first_derivatives(score: str) -> None:
 
 
 def test_second_derivatives() -> None:
-    """By the definition, from the first ones of the kernels."""
+    """The definition differentiates first derivatives of the kernels."""
     args = (*arrays(), *PARAMETERS)
 
     def second(*args: jax.Array, impl: str) -> jax.Array:
@@ -115,7 +114,7 @@ def one(impl: str) -> Callable[..., jax.Array]:
 
 
 def test_vmap() -> None:
-    """With a seed for each; and gradients, batched twice with what is shared."""
+    """Each element of a batch has a seed; gradients batch twice, with shared operands."""
     q, k, v = arrays(H)
     seeds = jax.random.split(jax.random.key(0), B)
     agree(lambda impl: jax.jit(jax.vmap(one(impl)))(q, k, v, LENGTHS, seeds))
@@ -145,7 +144,7 @@ def test_scan_and_checkpoint() -> None:
 
 
 def test_weights_and_eager_calls() -> None:
-    """Not compiled as a whole, in a shorter type; and weights by their own kernel."""
+    """Eager calls in bfloat16 agree, and weights come from a kernel of their own."""
     args = [x.astype(jnp.bfloat16) for x in arrays()]
     score = SCORES["own"](PARAMETERS[0], None, None, PARAMETERS[3].astype(jnp.bfloat16))
     call = partial(attention, *args, score=score, valid_lens=LENGTHS, return_weights=True)
@@ -167,7 +166,7 @@ def test_nothing(sizes: tuple[int, int, int]) -> None:
 
 
 def sizes(jaxpr: Any) -> Iterator[int]:
-    """Yield the size of every array computed on the way, in the kernels as well."""
+    """Yield the size of every array that a program computes, in kernels as well."""
     for equation in jaxpr.eqns:
         yield from (getattr(x.aval, "size", 0) for x in equation.outvars)
         for inner in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns")):
@@ -176,7 +175,7 @@ def sizes(jaxpr: Any) -> Iterator[int]:
 
 
 def test_memory() -> None:
-    """Neither a forward nor a backward holds what has queries × keys entries."""
+    """Neither a forward nor a backward holds an array of queries × keys entries."""
     queries, keys = 1009, 2003
     q, k = jnp.ones((queries, D)), jnp.ones((keys, D))
 
@@ -196,7 +195,7 @@ SPREAD = PartitionSpec("batch", "heads")
 
 
 def test_spread_over_devices() -> None:
-    """Each computes its part, dropout included, and nothing is gathered."""
+    """Each device computes its part, with dropout, and gathers nothing."""
     call = jax.jit(jax.grad(total("fused", **SEEDS), EVERYTHING))
     spread = [jax.device_put(x, NamedSharding(MESH, SPREAD)) for x in arrays()]
     compiled = call.lower(*spread, *PARAMETERS).compile()

@@ -1,4 +1,4 @@
-"""Biases in the Pallas kernels, interpreted, against the literal formulas in a wider type."""
+"""Biases in interpreted Pallas kernels agree with the literal formulas in a wider type."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_is_masked_is_not_read() -> None:
 
 
 def test_minus_infinity() -> None:
-    """A query whose scores are all −∞ gives 0, and its gradients are 0."""
+    """A query whose scores are all −∞ has output 0, log-sum-exp −∞ and finite gradients."""
     call = made("squared", (1, 1, QUERIES, KEYS), "", False, "none")
     bias = call.bias.copy()
     bias[..., 3, :] = -np.inf

@@ -1,4 +1,4 @@
-"""The Pallas kernels lowered for devices that are not here: CUDA by Triton, TPU by Mosaic."""
+"""The Pallas kernels lower for absent devices: CUDA by Triton, TPU by Mosaic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ CUDA, TPU, CORE = "xla.gpu.triton", "tpu_custom_call", "anyscore_"
 
 
 def operands(dtype: Any, dropout: float) -> Operands:
-    """All there are, as types: grouped heads, bounds and booleans."""
+    """Return the types of all operands, with grouped heads, bounds and booleans."""
     shapes: dict[str, tuple[tuple[int, ...], Any]] = {
         "a": ((*LEAD, T_Q, D), dtype), "b": ((2, 2, T_K, D), dtype),
         "weight": ((1, 4, D), dtype), "key_bias": ((2, 1, T_K), dtype),
@@ -44,7 +44,7 @@ def lowered(
     cap: float = 0.0,
     normalizer: int = 0,
 ) -> list[str]:
-    """Forward and backward for a platform, with scores in every other."""
+    """Return the lowered forward and backward for a platform, with scores unless with dropout."""
     settings = Settings(
         pair.name, 0.5, 2, dropout, 8, LEAD, "tanh" if cap else "", cap, scores=not dropout,
         normalizer=normalizer,
@@ -66,14 +66,14 @@ def text(function: Callable[..., Any], args: Any, *platforms: str) -> str:
 
 
 def fresh(function: Callable[..., Any]) -> Any:
-    """Compiled, whatever JAX remembers of it."""
+    """Return a compiled function that JAX's cache does not know."""
     return jax.jit(lambda *args: function(*args))
 
 
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 @pytest.mark.parametrize("pair", PAIRS)
 def test_cuda(pair: str, dropout: float) -> None:
-    """With 64 bits and with 32: each pair in one of them with dropout, in the other without."""
+    """Each pair lowers with 64 bits and with 32, one with dropout, the other without."""
     wide = (list(PAIRS).index(pair) % 2 == 0) == bool(dropout)
     with jax.enable_x64(wide):
         found = lowered("cuda", PAIRS[pair], dropout=dropout, cap=50 * dropout)
@@ -96,7 +96,7 @@ def test_cuda_by_a_sigmoid(normalizer: int, wide: bool) -> None:
 
 @pytest.mark.parametrize("pair", ["product", "tanh", "leaky_relu", "squared"])
 def test_tpu(pair: str) -> None:
-    """Not a route of `attention`. The sign, of |a − b|, is lowered where there is a TPU only."""
+    """Kernels lower for TPUs, no route of `attention`. The sign in |a − b| lowers only on a TPU."""
     with jax.enable_x64(False):
         assert [x.count(TPU) > 0 for x in lowered("tpu", PAIRS[pair])] == [True] * 2
 
@@ -115,11 +115,11 @@ def gradients(*args: jax.Array) -> Any:
 
 
 def test_what_computes_is_chosen_when_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where there is a GPU: the kernels for CUDA, the core for the CPU; nothing for the rest."""
+    """Where a GPU is, CUDA lowers to the kernels and the CPU to the core; other platforms raise."""
     args, expected = arrays(), gradients(*arrays())
     assert CORE in text(gradients, args, "cpu")
     monkeypatch.setattr(pallas, "has_device", lambda: True)
-    assert plan(*args[:3]).route == "cpu"  # that is where these are
+    assert plan(*args[:3]).route == "cpu"  # the arrays are on the CPU
     on_cpu, on_cuda = text(gradients, args, "cpu"), text(gradients, args, "cuda")
     assert (CORE in on_cpu, CUDA in on_cpu) == (True, False)
     assert (CORE in on_cuda, on_cuda.count(CUDA)) == (False, 3)
@@ -132,7 +132,7 @@ def test_what_computes_is_chosen_when_lowered(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_export(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the definition, as JAX does not promise to know these kernels later."""
+    """An export takes the definition: JAX does not promise to know these kernels later."""
     monkeypatch.setattr(pallas, "has_device", lambda: True)
     assert CUDA in text(gradients, arrays(), "cuda")
     exported = jax.export.export(fresh(gradients), platforms=["cuda"])(*arrays())

@@ -1,4 +1,4 @@
-"""The sigmoid in the Pallas kernels, in the interpreter, against the definition in float64."""
+"""The sigmoid in interpreted Pallas kernels agrees with the definition in float64."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _interpreted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def inputs(queries: int) -> list[Any]:
-    """Query, key and value of two heads that share one of keys, and three rows of parameters."""
+    """Return query, key and value, of two heads with one key head, and three parameter rows."""
     shapes = (1, 2, queries, 3), (1, 1, KEYS, 3), (1, 1, KEYS, 2), (3,), (3,), (3,)
     return [jnp.asarray(normal(*shape, seed=i)) for i, shape in enumerate(shapes)]
 
@@ -56,7 +56,7 @@ def call(function: Any, case: tuple[str, int, str, float, Any], xs: Any, **optio
 
 
 def results(case: Any, xs: list[Any], impl: str) -> list[Any]:
-    """Output and the gradients by all inputs."""
+    """Return the output and the gradients of all inputs."""
 
     def loss(xs: list[Any]) -> Any:
         output = call(attention, case, xs, impl=impl)

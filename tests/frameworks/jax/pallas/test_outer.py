@@ -1,5 +1,7 @@
-"""Outer functions in the Pallas kernels, in the interpreter: of scores before masks and softmax, in
-values and all gradients, against the literal formulas in a wider type."""
+"""Interpreted Pallas kernels apply outer functions to scores, before masks and softmax.
+
+Values and all gradients agree with the literal formulas in a wider type.
+"""
 
 from __future__ import annotations
 
@@ -28,12 +30,13 @@ ROWS = [
     ("product", "plain"), ("tanh", "large"), ("leaky_relu", "small"), ("absolute", "large"),
     ("softsign", "small"),
 ]  # fmt: skip
-"""The pairs whose float64 has no cap in test_table.py, and one without other operands."""
+"""Pairs whose float64 has no cap in test_table.py; "plain" has no weight and no key bias."""
 
 
 def drawn(pair: str, mask: str, dtype: str, queries: int, **given: Any) -> Call:
-    """A call with a weight, a key bias and gradients of all results; pairs of query heads share a
-    key head.
+    """Return a call with a weight, a key bias and gradients of all results.
+
+    Pairs of query heads share a key head.
     """
     rng = np.random.default_rng(list(PAIRS).index(pair))
     fields = {
@@ -48,7 +51,7 @@ def drawn(pair: str, mask: str, dtype: str, queries: int, **given: Any) -> Call:
 
 @pytest.mark.parametrize(("pair", "case"), ROWS)
 def test_values_and_gradients(pair: str, case: str) -> None:
-    """The large ones have booleans, and a query that attends nothing; the small ones intervals."""
+    """Large calls have booleans and a query without keys; small calls have intervals."""
     mask = {"small": "interval", "large": "none", "plain": "none"}[case]
     call = drawn(pair, mask, "float64", **CASES[case])
     if case == "large":
@@ -63,7 +66,7 @@ def test_values_and_gradients(pair: str, case: str) -> None:
     [("squared", "sqrt"), ("squared", "log1p"), ("squared", "arcosh"), ("absolute", "log1p")],
 )
 def test_of_distances(pair: str, outer: str) -> None:
-    """Sums that are not negative, and one that is 0: a query that is a key."""
+    """Sums are not negative, and gradients are finite at 0, where a query is a key."""
     call = drawn(pair, "interval", "float64", 5, outer=outer, outer_scale=1.5, key_bias=None)
     a = call.a.copy()
     a[..., 2, :] = call.b.repeat(GROUPS, 1)[..., 4, :] if a.shape[:2] == LEAD else a[..., 2, :]
@@ -73,12 +76,12 @@ def test_of_distances(pair: str, outer: str) -> None:
 
 @pytest.mark.parametrize("pair", ["product", "tanh"])
 def test_what_is_masked_stays_masked(pair: str) -> None:
-    """A cap makes a number of −∞ and of ∞: they are masked after it. NaN there is never read."""
+    """Masks follow the cap, which makes numbers of ±∞. NaN in masked keys is never read."""
     stop = np.broadcast_to(np.arange(0, 50, 10).clip(0, 30), (*LEAD, 5))
     call = drawn(pair, "none", "float32", 5, **cap(0.5), weight=None, stop=stop)
     clean = check(call)
     assert not np.any(clean["weights"][..., 30:])
-    assert not np.any(clean["output"][..., 0, :])  # nothing is attended
+    assert not np.any(clean["output"][..., 0, :])  # query 0 has no keys
     assert np.all(clean["lse"][..., 0] == -np.inf)
     for fill in (np.nan, np.inf):
         filled = replace(call, **{n: getattr(call, n).copy() for n in ("b", "key_bias", "value")})
@@ -90,7 +93,7 @@ def test_what_is_masked_stays_masked(pair: str) -> None:
 
 
 def test_scores_beyond_the_cap() -> None:
-    """Where all scores are far beyond the cap they are equal, and have no gradients."""
+    """Scores far beyond the cap are all equal, and have no gradients."""
     none = {"weight": None, "key_bias": None}
     call = drawn("product", "none", "float32", 5, **cap(3.0), **none)
     found = run(replace(call, a=np.full_like(call.a, 1e4), b=np.abs(call.b) + 1))

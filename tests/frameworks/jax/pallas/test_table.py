@@ -1,5 +1,7 @@
-"""The Pallas kernels in the interpreter: pairs × masks × dtypes × sizes, values and all gradients,
-within the budget that the C++ core has against the literal formulas in a wider type."""
+"""Interpreted Pallas kernels agree with the literal formulas in a wider type.
+
+Values and all gradients of pairs × masks × dtypes × sizes keep the budget of the C++ core.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,7 @@ from frameworks.jax.pallas.pallas_calls import (
 from helpers.budget import BAND, EPS, assert_near, error, size
 
 INTERVALS = "none", "lengths", "causal", "window", "interval", "all masked"
-"""Masks that are intervals: all of them are one compiled function."""
+"""Masks that are intervals. One compiled function takes all of these."""
 SIZES = {"lead": (1, 2), "groups": 2, "queries": 67, "keys": 131, "hidden": 11, "width": 19}
 
 
@@ -38,7 +40,7 @@ BIASES = "", "matrix", "diagonals"
 
 
 def alike(call: Call, cap: float, bias: str) -> Call:
-    """The same call with operands that all calls of this pair and dtype have, in full shape."""
+    """Return the call with full-shape operands, equal for all calls of its pair and dtype."""
     rng, bounds = np.random.default_rng(5), (*call.lead, call.queries)
     keys, dtype = call.b.shape[:-1], str(call.a.dtype).replace("int16", "bfloat16")
     start = np.zeros((1, 1, 1), np.int64) if call.start is None else call.start
@@ -75,9 +77,9 @@ ROWS += [(pair, dtype) for dtype, pairs in HALVES.items() for pair in pairs]
 @pytest.mark.slow
 @pytest.mark.parametrize(("pair", "dtype"), ROWS)
 def test_intervals(pair: str, dtype: str) -> None:
-    """Grouped heads, a weight for each, a key bias; sizes that no tile divides.
+    """Grouped heads agree, with a weight for each and a key bias. No tile divides the sizes.
 
-    Each pair has a cap either in float32 or in its other dtypes, and another kind of bias there.
+    Each pair has a cap either in float32 or in its other dtypes, with another kind of bias.
     """
     number, wide = list(PAIRS).index(pair), dtype == "float32"
     cap = 2.0 if (number % 2 == 1) == wide else 0.0
@@ -98,13 +100,13 @@ def test_intervals(pair: str, dtype: str) -> None:
     ],
 )
 def test_booleans(pair: str, dtype: str, mask: str) -> None:
-    """And whatever else is drawn: dropout, dimensions that are broadcast, what is not given."""
+    """Booleans agree beside other draws: dropout, broadcast dimensions, absent operands."""
     check(draw(rng_of(pair, mask), pair, mask, dtype, **SIZES))
 
 
 @pytest.mark.parametrize("number", range(8))
 def test_drawn(number: int) -> None:
-    """Small calls of any kind, of sizes down to 0."""
+    """Small calls of any kind agree, of sizes down to 0."""
     rng = np.random.default_rng(number)
     pair, mask = list(PAIRS)[number % len(PAIRS)], MASKS[number * 7 % len(MASKS)]
     check(draw(rng, pair, mask, DTYPES[number % len(DTYPES)]))
@@ -122,14 +124,14 @@ def test_drawn(number: int) -> None:
     ids=str,
 )
 def test_sizes(pair: str, size: tuple[int, ...]) -> None:
-    """(queries, keys, features, values): one of each, whole tiles, several chunks."""
+    """Sizes (queries, keys, features, values) are one of each, whole tiles, several chunks."""
     given = dict(zip(("queries", "keys", "hidden", "width"), size, strict=True))
     check(draw(rng_of(pair), pair, "causal", "float32", lead=(), **given))
 
 
 @pytest.mark.slow
 def test_leading_dimensions() -> None:
-    """Each operand is broadcast over others of them; two query heads share a key head."""
+    """Each operand is broadcast over other leading dimensions; two query heads share a key head."""
     call = draw(rng_of("lead"), "tanh", "none", "float32", lead=(2, 3, 4), groups=2, **FEW)
     rng, leads = np.random.default_rng(1), ((2, 1, 4), (2, 1, 2), (1, 3, 2), (1, 3, 4), (2, 3, 1))
     sizes = (5, 7), (17, 7), (17, 3), (7,), (17,)
@@ -141,7 +143,7 @@ def test_leading_dimensions() -> None:
 
 @pytest.mark.slow
 def test_many_values() -> None:
-    """More columns than one program takes."""
+    """Values may have more columns than one program takes."""
     given = {"queries": 5, "keys": 37, "hidden": 3, "width": 300, "lead": (2,)}
     check(draw(rng_of("parts"), "tanh", "none", "float32", **given))
 
@@ -151,7 +153,7 @@ OPERANDS = "a", "b", "weight", "key_bias", "value", "d_output", "d_lse"
 
 
 def small(pair: str, keep: np.ndarray | None = None, dropout: float = 0.0) -> Call:
-    """Every operand is given, and may be written to."""
+    """Return a small call with every operand, in writable arrays."""
     rng = np.random.default_rng(3)
 
     def normal(*shape: int) -> np.ndarray:
@@ -167,23 +169,23 @@ def small(pair: str, keep: np.ndarray | None = None, dropout: float = 0.0) -> Ca
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", ["product", "tanh", "absolute"])
 def test_what_is_not_finite_and_attended(pair: str) -> None:
-    """One entry of one operand reaches what attends it, and the gradients of all they attend.
+    """An entry reaches the queries that attend it, and the gradients of all keys of these queries.
 
-    A product has no booleans here; other pairs have some that keep everything.
+    A product has no booleans here; other pairs have booleans that keep all keys.
     """
     keep = None if pair == "product" else np.ones((2, 6, 70), bool)
     for which in OPERANDS:
         for fill in FILLS:
             call = small(pair, keep)
             getattr(call, which)[(1, 3) if which != "a" else (1, 3, 2)] = fill
-            seen = which != "weight" or math.isnan(fill)  # an infinite one makes 0 · ∞
+            seen = which != "weight" or math.isnan(fill)  # an infinite weight gives 0 · ∞
             check(call, alike=math.isinf(fill), gradients=seen)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", ["product", "tanh", "absolute"])
 def test_what_is_not_finite_and_masked(pair: str) -> None:
-    """For some queries, and for all of them; the rest is what it would be without."""
+    """Entries that some or all queries mask leave the other results the same."""
     keep = np.random.default_rng(0).random((2, 6, 70)) < 0.5
     keep[:, 2], keep[..., 11], keep[:, ::2, 5], keep[:, 1::2, 5] = False, False, False, True
     clean = run(small(pair, keep))
@@ -207,7 +209,7 @@ def test_what_is_not_finite_and_masked(pair: str) -> None:
 
 @pytest.mark.slow
 def test_what_is_not_finite_and_dropped() -> None:
-    """A key that dropout leaves out is attended all the same."""
+    """A key that dropout drops counts as attended."""
     for which in ("a", "b", "value"):
         call = small("tanh", dropout=0.4)
         getattr(call, which)[1, 3] = math.nan
@@ -216,7 +218,7 @@ def test_what_is_not_finite_and_dropped() -> None:
 
 @pytest.mark.slow
 def test_tanh_near_zero() -> None:
-    """Where tanh is small it is exact relative to itself; the gradient of the weight is its sum."""
+    """A small tanh is exact relative to itself; the gradient of the weight is a sum of tanh."""
     call = small("tanh")
     call.a[:] *= 1e-6
     call.b[:] *= 1e-6
@@ -227,7 +229,7 @@ def test_tanh_near_zero() -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("pair", ["leaky_relu", "absolute", "squared"])
 def test_width(pair: str) -> None:
-    """Sums of 2,048 features, with no band for their terms: unit inputs, as layers begin."""
+    """Sums of 2,048 features need no band for their terms at unit inputs, as layers begin."""
     rng, width = rng_of(pair, "width"), 2048
     scale = {"leaky_relu": 1 / math.sqrt(width), "absolute": -1 / math.sqrt(width)}
     given = {

@@ -1,4 +1,4 @@
-"""Setup of the tests of PyTorch's exports. They run apart, see norecursedirs."""
+"""Setup of the tests of PyTorch's exports, which run apart; see norecursedirs."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ import torch
 
 torch.set_num_threads(1)
 
-# What PyTorch and onnxscript warn of by themselves.
+# Warnings that PyTorch and onnxscript raise by themselves.
 WARNINGS = (
     r"ignore:`torch\.jit\.\w+` is deprecated:DeprecationWarning",
     r"ignore:`isinstance\(treespec, LeafSpec\)` is deprecated:FutureWarning",
     r"ignore:.*should not be instantiated:DeprecationWarning",
-    r"ignore::torch.jit.TracerWarning:anyscore\.",  # ours to ignore, see ops/torch.py
+    r"ignore::torch.jit.TracerWarning:anyscore\.",  # ops/torch.py ignores these too
     r"ignore:# The axis name:UserWarning",
 )
 

@@ -1,4 +1,4 @@
-"""A model with a layer for each score, and the masks that it is traced and exported with."""
+"""A model with a layer for each score, and the masks of its traces and exports."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ MASKS: dict[str, Callable[[Tensor, Tensor], Any]] = {
 
 
 class Scores(nn.Module):
-    """An output for each of some scores."""
+    """Model with an output for each of some scores."""
 
     def __init__(self, mask: str, names: Iterable[str] = SCORES) -> None:
         super().__init__()
@@ -38,8 +38,8 @@ class Scores(nn.Module):
 
 
 def inputs(n: list[int], queries: int, keys: int) -> list[Tensor]:
-    """Queries, keys, values, lengths and a boolean mask, where one query attends to nothing."""
+    """Return queries, keys, values, lengths and a boolean mask with one query without keys."""
     shapes = ((len(n), queries, D), (len(n), keys, D), (len(n), keys, 3))
     keep = torch.rand(len(n), queries, keys) > 0.4
-    keep[0, 0] = False  # or, as `Keys`, a sequence
+    keep[0, 0] = False  # as `Keys`, a sequence without keys
     return [*(torch.randn(shape) for shape in shapes), torch.tensor(n), keep]

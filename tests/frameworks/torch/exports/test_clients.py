@@ -1,4 +1,4 @@
-"""Libraries that wrap, watch or replace modules: accelerate, PEFT, Opacus."""
+"""Layers work with libraries that wrap, watch or replace modules: accelerate, PEFT, Opacus."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ LAYERS: dict[str, Callable[[str], nn.Module]] = {
 
 
 class Model(nn.Module):
-    """One layer, attending from a sequence to itself."""
+    """Model of one layer, with self-attention."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -69,7 +69,7 @@ def x() -> Tensor:
 
 @pytest.fixture(autouse=True)
 def _quiet() -> Iterator[None]:
-    """Accelerate says of each offloaded model that it is one."""
+    """Silence accelerate, which reports each offloaded model."""
     logging.disable(logging.WARNING)
     yield
     logging.disable(logging.NOTSET)
@@ -77,7 +77,7 @@ def _quiet() -> Iterator[None]:
 
 @each_layer
 def test_offloaded_by_accelerate(model: Model, x: Tensor, tmp_path: Path) -> None:
-    """Parameters that are there only while their module is called, from memory and from disk."""
+    """Parameters may be present only during calls of their module, from memory and from disk."""
     expected = model(x)
     names = sorted({name.rpartition(".")[0] for name, _ in model.named_parameters()})
     places = {name: ("disk", "cpu")[i % 2] for i, name in enumerate(names)}
@@ -106,7 +106,7 @@ LORA = [
 
 @pytest.mark.parametrize(("layer", "score"), LORA)
 def test_lora_of_peft(model: Model, x: Tensor) -> None:
-    """It finds the projections, trains them, and merges into what it computed."""
+    """PEFT finds the projections, trains adapters, and merges these without a change of outputs."""
     expected = model(x)
     linears = [name for name, module in model.named_modules() if isinstance(module, nn.Linear)]
     tuned = get_peft_model(copy.deepcopy(model), LoraConfig(r=2, target_modules=linears))
@@ -126,7 +126,7 @@ def test_lora_of_peft(model: Model, x: Tensor) -> None:
 
 
 def test_lora_reads_no_padding() -> None:
-    """Only the adapters are learned, and what nobody attends reaches none of them."""
+    """Only the adapters have gradients, and NaN in padding reaches none of these."""
     layer = Attention("additive", hidden=HIDDEN, d_q=D, d_k=D)
     tuned = get_peft_model(layer, LoraConfig(r=2, target_modules=["W_q", "W_k"]))
     q, k = torch.randn(B, T, D), torch.randn(B, T, D)
@@ -151,6 +151,6 @@ def test_gradients_of_each_example_by_opacus(model: Model, x: Tensor) -> None:
     watched = GradSampleModule(model, loss_reduction="sum")
     watched(x).square().sum().backward()
     for name, p in watched._module.named_parameters():
-        if p.grad is None:  # a bias that cancels in the softmax
+        if p.grad is None:  # this bias cancels in the softmax
             continue
         torch.testing.assert_close(p.grad_sample, torch.stack(expected[name]), rtol=1e-4, atol=1e-5)

@@ -1,4 +1,4 @@
-"""Objects of ours in the files of PyTorch: pickles, `torch.save`, and exported programs."""
+"""Files of PyTorch hold anyscore's objects: pickles, `torch.save` and exported programs."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def tokens() -> Tensor:
 
 
 def all_objects() -> dict[str, Any]:
-    """Masks, biases, scores and prepared keys; and what else calls take and give."""
+    """Return masks, biases, scores, prepared keys, and other arguments and results of calls."""
     x = tokens()
     edges = Edges(torch.tensor([0, 1, 3]), torch.tensor([0, 1, 1]))
     pointer = Pointer("additive", hidden=6, d_q=D, d_k=D)
@@ -64,7 +64,7 @@ FILES: dict[str, Callable[[Any], Any]] = {
 
 
 def alike(found: Any, made: Any) -> None:
-    """The same classes and structure, and the same numbers."""
+    """Assert that two objects have the same classes, structure and numbers."""
     leaves, structure = pytree.tree_flatten(found)
     expected, same = pytree.tree_flatten(made)
     assert structure == same
@@ -81,7 +81,7 @@ def test_written_and_read(name: str, form: str) -> None:
 
 
 class Through(nn.Module):
-    """Takes an object, and gives it back beside a call."""
+    """Module that returns an object beside the result of a call."""
 
     def forward(self, x: Tensor, made: Any) -> Any:
         return attention(x, x, x, return_weights=True), made

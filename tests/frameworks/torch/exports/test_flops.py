@@ -1,4 +1,4 @@
-"""Floating-point operations of our operators, as PyTorch's counter has them."""
+"""PyTorch's counter counts the floating-point operations of anyscore's operators."""
 
 from __future__ import annotations
 
@@ -29,10 +29,10 @@ def inputs(gradients: bool = False, width: int = D_V) -> list[Tensor]:
 
 @SCORES
 def test_forward(score: ScaledDot) -> None:
-    """Two for each feature of a score, two for each feature of a value; grouped heads alike."""
+    """Each feature of a score or a value counts two operations, in grouped heads too."""
     xs = inputs()
     assert plan(*xs, score=score).route == "cpu"
-    for mask in (None, Causal("end")):  # what is masked is counted too, as everywhere in PyTorch
+    for mask in (None, Causal("end")):  # masked pairs count too, as everywhere in PyTorch
         with FlopCounterMode(display=False) as counter:
             attention(*xs, score=score, mask=mask)
         assert counter.get_total_flops() == PAIRS * (2 * D + 2 * D_V)
@@ -41,7 +41,7 @@ def test_forward(score: ScaledDot) -> None:
 @SCORES
 @pytest.mark.parametrize(("width", "of_scores"), [(D_V, 4), (T_K - 1, 6)], ids=["kept", "again"])
 def test_backward(score: ScaledDot, width: int, of_scores: int) -> None:
-    """Scores that were not kept are computed again."""
+    """A backward without kept scores computes the scores again."""
     output = attention(*inputs(True, width), score=score)
     with FlopCounterMode(display=False) as counter:
         output.sum().backward()
@@ -56,7 +56,7 @@ def test_weights() -> None:
 
 
 def test_the_forward_is_that_of_the_definition() -> None:
-    """Of which PyTorch counts the products."""
+    """The count is that of the definition, of which PyTorch counts the products."""
     xs = [torch.randn(B, 1, t, d) for t, d in ((T_Q, D), (T_K, D), (T_K, D_V))]
     for score in (ScaledDot(), Additive(None, None, torch.ones(D))):
         counted = []
@@ -68,7 +68,7 @@ def test_the_forward_is_that_of_the_definition() -> None:
 
 
 def test_of_a_layer() -> None:
-    """With its projections, by module."""
+    """The count of a layer includes its projections."""
     model = torch.nn.Sequential(Attention("additive", hidden=D, d_q=3, d_k=3))
     x = torch.randn(B, T_Q, 3)
     layer = model[0]

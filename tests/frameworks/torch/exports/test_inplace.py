@@ -1,4 +1,4 @@
-"""What a caller does to a result in place reaches no gradient but by the rules of calculus."""
+"""A caller's changes of a result in place reach gradients only by the rules of calculus."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_in_half_precision(change: Callable[..., Tensor], score: Any) -> None:
 
 @CHANGES
 def test_under_checkpointing(change: Callable[..., Tensor]) -> None:
-    """Where saved tensors are not guarded by PyTorch."""
+    """Gradients are right under checkpointing, where PyTorch does not guard saved tensors."""
 
     def f(xs: list[Tensor], impl: str) -> Tensor:
         return checkpoint(change, xs, ScaledDot(), impl, use_reentrant=False)

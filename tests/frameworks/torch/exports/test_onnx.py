@@ -1,4 +1,4 @@
-"""Layers exported to ONNX and run by ONNX Runtime, for other sizes, lengths and masks too."""
+"""ONNX Runtime runs layers exported to ONNX, for other sizes, lengths and masks too."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ OTHERS = "trilinear", "additive"
 
 
 def exported(model: nn.Module, args: tuple[Any, ...], dynamic: Any) -> Callable[..., list[Tensor]]:
-    """The model as ONNX Runtime runs it."""
+    """Return the model as a function that ONNX Runtime runs."""
     program = torch.onnx.export(
         model.eval(), args, dynamo=True, dynamic_shapes=dynamic, verbose=False
     )
@@ -42,7 +42,7 @@ def exported(model: nn.Module, args: tuple[Any, ...], dynamic: Any) -> Callable[
 
 @pytest.mark.parametrize("mask", MASKS)
 def test_every_score(mask: str) -> None:
-    """With empty rows, and NaN where nothing attends; for other sizes than those of the export."""
+    """Every score exports, with empty rows and NaN in masked keys, for other sizes too."""
     model = Scores(mask, SCORES if mask == "lengths" else FEW.get(mask, OTHERS))
     dynamic = {0: B, 1: T_Q}, {0: B, 1: T_K}, {0: B, 1: T_K}, {0: B}, {0: B, 1: T_Q, 2: T_K}
     run = exported(model, tuple(inputs([0, 4], 3, 7)), dynamic)
@@ -58,7 +58,7 @@ def test_every_score(mask: str) -> None:
 
 
 class Layers(nn.Module):
-    """An output for each layer."""
+    """Model with an output for each layer."""
 
     def __init__(self, mask: Any) -> None:
         super().__init__()
@@ -80,10 +80,10 @@ class Layers(nn.Module):
 
 
 def test_every_layer() -> None:
-    """With lengths and a causal mask."""
+    """Every layer exports with lengths and a causal mask."""
     model = Layers(Causal("end")).eval()
     x, y, n = torch.randn(2, 3, D), torch.randn(2, 7, D), torch.tensor([0, 4])
-    model(x, y, n)  # some meet their sizes here
+    model(x, y, n)  # some layers learn their sizes here
     run = exported(model, (x, y, n), ({0: B, 1: T_Q}, {0: B, 1: T_K}, {0: B}))
     for batch, queries, keys, lengths in (2, 3, 7, [7, 0]), (3, 5, 11, [11, 0, 2]):
         x, y, n = torch.randn(batch, queries, D), torch.randn(batch, keys, D), torch.tensor(lengths)
@@ -112,7 +112,7 @@ def test_a_call_with_weights_and_log_sum_exp() -> None:
     torch.testing.assert_close(tuple(found), tuple(Call()(q, k, v, n)))
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # it warns of itself, in many places
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")  # this exporter warns of itself
 def test_by_the_older_exporter() -> None:
     layer = layers.MultiHeadAttention(D, 2, kv_heads=1, score="additive").eval()
     x, n, file = torch.randn(2, 5, D), torch.tensor([0, 3]), io.BytesIO()

@@ -1,4 +1,4 @@
-"""Layers and calls under torch.jit, torch.fx and torch.func.functionalize."""
+"""Layers and calls work under torch.jit, torch.fx and torch.func.functionalize."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LAYERS: dict[str, Callable[[], nn.Module]] = {
 
 @pytest.mark.parametrize("mask", MASKS)
 def test_traced_by_jit(mask: str) -> None:
-    """Saved, loaded, and called with other sizes and lengths."""
+    """A trace can be saved, loaded, and called with other sizes and lengths."""
     model = Scores(mask).eval()
     file = io.BytesIO()
     torch.jit.save(torch.jit.trace(model, inputs([0, 4], 3, 7)), file)
@@ -45,7 +45,7 @@ def test_traced_by_jit(mask: str) -> None:
 def test_traced_layers(name: str) -> None:
     layer = LAYERS[name]().eval()
     q, k, _, n, _ = inputs([0, 4], 3, 7)
-    layer(q, k, k, n)  # some meet their sizes here
+    layer(q, k, k, n)  # some layers learn their sizes here
     traced = torch.jit.trace(layer, (q, k, k, n))
     q, k, _, n, _ = inputs([9, 0, 5], 5, 11)
     torch.testing.assert_close(traced(q, k, k, n), layer(q, k, k, n))
@@ -63,7 +63,7 @@ def test_traces_are_not_recorded() -> None:
     layer, x = layers.Attention("additive", hidden=5, d_q=D, d_k=D), torch.randn(2, 5, D)
     layer(x, x, x)
     assert layer.attention_weights is not None
-    torch.jit.trace(layer, (x, x, x), check_trace=False)  # which would call the layer once more
+    torch.jit.trace(layer, (x, x, x), check_trace=False)  # a check would call the layer again
     assert layer.attention_weights is None
 
 
@@ -91,12 +91,12 @@ assert not [x for x in found if x.filename.startswith(ours)], found
 
 
 def test_traces_are_quiet() -> None:
-    """Each comparison of two sizes would be warned of."""
+    """A trace raises no warnings; PyTorch would warn of each comparison of two sizes."""
     subprocess.run([sys.executable, "-c", QUIET], check=True, timeout=HANG)
 
 
 def reason_under(transform: Callable[..., Any]) -> str:
-    """Why `plan` takes the reference there."""
+    """Return the reason why `plan` takes the reference under a transform."""
     plans = []
 
     def f(x: Tensor) -> Tensor:
@@ -143,7 +143,7 @@ def test_the_core_by_name_raises(transform: str) -> None:
 
 @pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
 def test_export_keeps_the_operator() -> None:
-    """Which PyTorch can run; only what other programs run is spelled out."""
+    """An export keeps the operator, which PyTorch can run; exports for others spell it out."""
     x = torch.randn(2, 5, D)
     program = torch.export.export(layers.Attention("gaussian", d_q=D, d_k=D), (x, x, x))
     assert "anyscore.forward" in str(program.graph)
@@ -152,7 +152,7 @@ def test_export_keeps_the_operator() -> None:
 @pytest.mark.parametrize("score", [ScaledDot(), Additive(None, None, torch.ones(D).double())])
 @pytest.mark.parametrize("mask", [None, Lengths(torch.tensor([0, 3])), Causal()])
 def test_functionalize(score: Any, mask: Any) -> None:
-    """Alone, around derivatives and inside them."""
+    """functionalize works alone, around derivatives and inside derivatives."""
     x = torch.randn(2, 5, D, dtype=torch.float64)
 
     def f(x: Tensor) -> Tensor:

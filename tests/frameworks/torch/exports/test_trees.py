@@ -1,4 +1,4 @@
-"""Masks, prepared keys and scores as arguments of transforms, compiled calls and exports."""
+"""Masks, prepared keys and scores are arguments of transforms, compiled calls and exports."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def additive() -> Additive:
 
 
 def masks_of_the_table() -> dict[str, tuple[Any, int]]:
-    """The mask objects of the table, and how many fields of each are children."""
+    """Return the mask objects of the table, each with its number of children."""
     found = {}
     for name, case in MASKS.items():
         mask = case.make(SHAPES["heads"], np.random.default_rng(0), torch.tensor)
@@ -64,7 +64,7 @@ def masks_of_the_table() -> dict[str, tuple[Any, int]]:
 
 
 def objects() -> dict[str, tuple[Any, int]]:
-    """One object at least of each class of `TREES`, and as many leaves as each has."""
+    """Return at least one object of each class of `TREES`, each with its number of leaves."""
     n, keep, w = torch.tensor([0, 2, 5]), torch.ones(B, T, dtype=torch.bool), torch.randn(D)
     return {
         **masks_of_the_table(),
@@ -121,7 +121,7 @@ def test_structure_tells_apart() -> None:
 
 
 def test_what_stands_for_children_is_not_checked() -> None:
-    """Frameworks put anything in their place."""
+    """Frameworks may replace children by anything."""
     made = Window(2, 1, offset=torch.tensor([1, 2]))
     _, structure = flatten(made)
     thing = object()
@@ -171,7 +171,7 @@ class Masked(nn.Module):
 
 
 def test_export_takes_masks(x: Tensor) -> None:
-    """Saved and loaded again, for other lengths and batches."""
+    """An export with masks can be saved and loaded, for other lengths and batches."""
     batch, n = torch.export.Dim("batch"), torch.tensor([0, 2, 5])
     program = torch.export.export(
         Masked(),

@@ -1,4 +1,4 @@
-"""Pointers: the published formulas, masks that grow, sequences and their probabilities."""
+"""Pointers follow the published formulas, with growing masks, sequences and probabilities."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ def made(**options: object) -> Pointer:
 
 
 def data() -> tuple[Tensor, Tensor, Tensor]:
-    """Queries, keys, and a mask in which nobody has nothing left."""
+    """Return queries, keys, and a mask that leaves each query a key."""
     keep = torch.rand(B, T) < 0.6
     keep[:, 2] = True
     return torch.randn(B, D).double(), torch.randn(B, T, D).double(), keep
 
 
 def published(p: Pointer, q: Tensor, r: Tensor, keep: Tensor, glimpses: int, clip: float) -> Tensor:
-    """Bello et al. 2016, appendix A, one sequence and one node after the other."""
+    """Return log-probabilities by Bello et al. 2016, appendix A, for each sequence and node."""
 
     def u(layer: Pointer, q: Tensor, i: int, b: int) -> Tensor:
         if "W_q" not in dict(layer.named_children()):  # a product: Kool et al. 2019, eq. 7
@@ -71,7 +71,7 @@ def test_it_is_the_published_formula(score: str, glimpses: int, clip: float) -> 
 
 @pytest.mark.parametrize("clip", [0.0, 10.0])
 def test_gradients_are_those_of_the_published_formula(clip: float) -> None:
-    """Those of parameters too, where nothing else has any."""
+    """Gradients of inputs and parameters agree, also if only parameters need gradients."""
     pointer = made(clip=clip)
     q, r, keep = data()
     for inputs in ([], [q.requires_grad_(), r.requires_grad_()]):
@@ -138,7 +138,7 @@ def test_every_key_is_visited_once(lens: list[int], glimpses: int, sample: bool,
 
 @pytest.mark.parametrize("sample", [False, True])
 def test_log_probabilities_are_those_of_the_formula(sample: bool) -> None:
-    """With gradients, in which earlier steps take part; and the greedy choice is the likeliest."""
+    """Earlier steps take part in gradients, and the greedy choice is the likeliest."""
     pointer, (q, r, _) = made(clip=3.0), data()
     rows, start = torch.arange(B), q.requires_grad_()
     nodes, found = pointer.decode(start, r, lambda n: r[rows, n] + start, sample=sample)
@@ -159,7 +159,7 @@ def test_log_probabilities_are_those_of_the_formula(sample: bool) -> None:
 
 
 def test_sequences_are_drawn_as_often_as_they_should() -> None:
-    """All orders of three nodes, against the product of the probabilities of their steps."""
+    """Each order of three nodes is as frequent as the product of its steps' probabilities."""
     pointer = made(glimpses=0, clip=2.0)
     keys, n = torch.randn(1, 3, D).double(), 20_000
     many = keys.expand(n, -1, -1)
@@ -182,7 +182,7 @@ def test_a_generator_repeats_a_draw() -> None:
 
     def drawn(seed: int) -> Tensor:
         generator = torch.Generator().manual_seed(seed)
-        torch.rand(1)  # the global one is not asked
+        torch.rand(1)  # the global generator plays no part
         return pointer.decode(
             q, r, lambda nodes: r[rows, nodes], sample=True, generator=generator
         ).nodes

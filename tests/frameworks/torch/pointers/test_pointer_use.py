@@ -1,4 +1,4 @@
-"""Pointers: what they refuse, keys prepared or shared, scores that overflow."""
+"""Pointers refuse wrong calls, and take prepared or shared keys and scores that overflow."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def test_prepared_keys_keep_their_lengths(mask: str | None) -> None:
 
 @pytest.mark.parametrize("clip", [0.0, 10.0])
 def test_scores_that_overflow(clip: float) -> None:
-    """They are −C where scores are clipped, and no node is visited twice."""
+    """Scores that overflow are −C with a clip, and no node is visited twice."""
     pointer = Pointer("scaled_dot", 0, clip, d_q=2, d_k=2)
     keys = torch.tensor([[[0.0, 0.0], [1e38, 1e38], [1.0, 0.0]]])
     query = -keys[:, 1]

@@ -1,6 +1,6 @@
 """Location-sensitive attention as NVIDIA's Tacotron 2 defines it, and alignments by their formulas.
 
-Written from formulas, with the names of their parameters. ESPnet's is with the benchmark.
+The code follows formulas, with the names of their parameters. The benchmark has ESPnet's layer.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ def layer(seed: int = 0, **options: Any) -> LocationSensitive:
 
 
 class Named(nn.Module):
-    """A layer within a module, as NVIDIA's are."""
+    """Layer within a module, as in NVIDIA's code."""
 
     def __init__(self, name: str, layer: nn.Module) -> None:
         super().__init__()
@@ -50,7 +50,7 @@ def linear(d: int, h: int) -> Named:
 
 
 class TacotronLocation(nn.Module):
-    """e = v · tanh(W q + V h + U (F * [α, Σ α])), α = softmax(e), both channels from 0 on."""
+    """e = v · tanh(W q + V h + U (F * [α, Σ α])), α = softmax(e); both channels start at 0."""
 
     def __init__(self, d_q: int, d_k: int, hidden: int, filters: int, kernel: int) -> None:
         super().__init__()
@@ -78,7 +78,10 @@ class TacotronLocation(nn.Module):
 
 
 def expected_alignment(p: list[list[Any]]) -> list[list[Any]]:
-    """α_ij = p_ij Σ_k≤j α_i−1,k Π_k≤l<j (1 − p_il), literally (Raffel et al. 2017, eq. 8 and 9)."""
+    """Return α_ij = p_ij Σ_k≤j α_i−1,k Π_k≤l<j (1 − p_il), literally.
+
+    Source: Raffel et al. 2017, eq. 8 and 9.
+    """
     before: list[Any] = [1] + [0] * (len(p[0]) - 1)
     rows = []
     for row in p:
@@ -97,7 +100,7 @@ def expected_alignment(p: list[list[Any]]) -> list[list[Any]]:
 
 
 def expected_chunks(alpha: Tensor, u: Tensor, width: int) -> Tensor:
-    """Chiu & Raffel 2018, eq. 11 to 13, literally."""
+    """Return chunkwise weights, literally by Chiu & Raffel 2018, eq. 11 to 13."""
     rows = []
     for a, e in zip(alpha.reshape(-1, alpha.shape[-1]), u.reshape(-1, u.shape[-1]), strict=True):
         keys, row = len(a), []

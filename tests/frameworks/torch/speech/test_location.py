@@ -1,4 +1,4 @@
-"""LocationSensitive is the published formula, and keeps T_q × T_k numbers for its backward."""
+"""LocationSensitive follows the published formula; its backward keeps T_q × T_k numbers."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ LENGTHS = torch.tensor([37, 20, 1])
 
 
 def literal(of: LocationSensitive, queries: Tensor, keys: Tensor, allowed: Tensor) -> Tensor:
-    """Weights by loops over batch, queries and keys, from the formula."""
+    """Return weights by loops over batch, queries and keys, from the formula."""
     W, V, U, F, w = of.W_q.weight, of.W_k.weight, of.U.weight, of.filters, of.w_v.weight[0]
     reach = F.shape[2] // 2
     found = []
@@ -45,7 +45,7 @@ def literal(of: LocationSensitive, queries: Tensor, keys: Tensor, allowed: Tenso
         last = last.to(keys)
         total, rows = torch.zeros_like(last), []
         for i, query in enumerate(queries[b]):
-            both = [last, total if i else last]  # at first both are what `initial` says
+            both = [last, total if i else last]  # at first, `initial` gives both
             seen = {"previous": both[:1], "cumulative": both[1:], "both": both}[of.location]
             reachable = [j for j in range(keys.shape[1]) if allowed[b, j]]
             if of.window and i:
@@ -93,7 +93,7 @@ OPTIONS: dict[str, dict[str, Any]] = {
 def compare(
     one: Callable[..., Any], other: Callable[..., Any], xs: list[Tensor], weights: Any
 ) -> None:
-    """Compare two functions and their gradients."""
+    """Assert that two functions and their gradients agree."""
     results = []
     for function in (one, other):
         found = function()
@@ -133,7 +133,7 @@ def test_literal(options: str, masked: str) -> None:
 @pytest.mark.parametrize("kind", ["espnet", "tacotron"])
 @pytest.mark.parametrize("kernel", [5, 2 * COLUMNS + 1])
 def test_their_layers(kind: str, kernel: int) -> None:
-    """Their parameters load by name, and values and gradients are theirs."""
+    """Parameters of ESPnet and Tacotron load by name, and give the same values and gradients."""
     theirs: Any
     if kind == "espnet":
         theirs = AttLoc(D_Q, D_K, HIDDEN, FILTERS, kernel).double()
@@ -173,7 +173,7 @@ def test_their_layers(kind: str, kernel: int) -> None:
 
 
 def test_cumulated_weights_of_espnet() -> None:
-    """As ESPnet's decoder of Tacotron 2 gives them to `AttLoc`: uniform, w₁, w₁ + w₂, …"""
+    """Cumulated weights follow ESPnet's decoder of Tacotron 2: uniform, w₁, w₁ + w₂, …"""
     theirs: Any = AttLoc(D_Q, D_K, HIDDEN, FILTERS, 5).double()
     of = layer(location="cumulative", scale=2, bias=True)
     of.load_state_dict(theirs.state_dict())

@@ -1,4 +1,4 @@
-"""LocationSensitive step by step: states, memory, blocks, precision, padding, errors."""
+"""Steps of LocationSensitive are right: states, memory, blocks, precision, padding, errors."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_step_is_the_sequence() -> None:
 
 
 def test_a_state_may_be_used_twice() -> None:
-    """As in a search over beams: gradients of both futures are added."""
+    """Gradients of both futures of a state are added, as in a search over beams."""
     of, keys, queries = layer(), drawn(BATCH, KEYS, D_K), drawn(BATCH, 3, D_Q)
     parameters = list(of.parameters())
 
@@ -69,7 +69,7 @@ def test_padding_is_not_read(bad: float) -> None:
 
 
 def kept(of: LocationSensitive, queries: int) -> int:
-    """Bytes that the graph of so many queries keeps."""
+    """Return the bytes that the graph of so many queries keeps."""
     seen: dict[int, int] = {}
 
     def pack(x: Tensor) -> Tensor:
@@ -86,7 +86,7 @@ def kept(of: LocationSensitive, queries: int) -> int:
 
 
 def test_training_keeps_queries_times_keys() -> None:
-    """A query more costs the same at any number of filters and hidden units but for its own row."""
+    """Beside its own row, a query costs the same at any number of filters and hidden units."""
     grown = []
     for hidden, filters in ((4, 2), (512, 64)):
         of = LocationSensitive(D_Q, D_K, hidden, filters=filters, location="both").double()
@@ -98,7 +98,7 @@ def test_training_keeps_queries_times_keys() -> None:
 
 
 def test_blocks_and_whole_batches_agree(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By the core; without it, however hidden units are cut into blocks; and uncut as on a GPU."""
+    """Results agree by the core, without the core in any blocks of hidden units, and uncut."""
     of, results = layer(location="both"), []
     queries, keys = drawn(BATCH, QUERIES, D_Q), drawn(BATCH, 150, D_K)
     for block in ("core", 64, 900, 1 << 17, None):
@@ -138,7 +138,7 @@ def test_autocast() -> None:
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
 @torch.no_grad()
 def test_a_step_is_compiled_whole() -> None:
-    """With the energies as an operator. With gradients they are computed outside of the graph."""
+    """Energies are an operator of the graph; with gradients, energies come from outside."""
     of, keys, query = layer(location="both").float(), drawn(2, 30, D_K), drawn(2, D_Q)
     state = of.start(keys.float())
     step = torch.compile(of.step, fullgraph=True, backend="aot_eager")
@@ -185,7 +185,7 @@ def test_errors(case: int) -> None:
 
 
 def test_windows_are_read_alone() -> None:
-    """Steps of a narrow window give what they give if all energies and values are computed."""
+    """Steps of a narrow window equal steps that compute all energies and values."""
     of, queries = layer(location="both", window=(2, 3)), drawn(BATCH, QUERIES, D_Q)
     keys, values, results = drawn(BATCH, 200, D_K), drawn(BATCH, 200, 3, seed=1), []
     for whole in (False, True):

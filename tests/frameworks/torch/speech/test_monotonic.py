@@ -1,4 +1,4 @@
-"""Layers of monotonic, chunkwise and forward attention: formulas, modes, steps, sequences."""
+"""Monotonic, chunkwise and forward layers follow formulas in modes, steps and sequences."""
 
 from __future__ import annotations
 
@@ -100,7 +100,10 @@ def test_the_layer_is_the_formula() -> None:
 
 
 def test_hard_is_the_algorithm() -> None:
-    """Raffel et al. 2017, algorithm 1: the first key from the last one on with p > ½."""
+    """Weight 1 is on the first key from the last one on with p > ½.
+
+    Source: Raffel et al. 2017, algorithm 1.
+    """
     torch.manual_seed(3)
     layer = MonotonicAttention("bilinear", d_q=D_Q, d_k=D_K, offset=0.0).double().eval()
     queries, keys = 3 * drawn(8, 7, D_Q), drawn(8, 6, D_K)
@@ -157,7 +160,7 @@ def test_noise_and_modes() -> None:
 
 
 def test_weight_normalization_of_the_paper() -> None:
-    """e = g v/‖v‖ · tanh(…), by PyTorch's parametrization of w_v."""
+    """PyTorch's parametrization of w_v gives e = g v/‖v‖ · tanh(…)."""
     layer = MonotonicAttention("additive", **SIZES, noise=0.0, hard=False).double()
     queries, keys = drawn(1, 3, D_Q), drawn(1, 4, D_K)
     before = layer(queries, keys)

@@ -1,4 +1,4 @@
-"""Monotonic, chunkwise and forward alignments are the published sums, with their slopes."""
+"""Monotonic, chunkwise and forward alignments equal the published sums, with gradients."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ SIZES = {"d_q": D_Q, "d_k": D_K, "hidden": HIDDEN}
     )
 )
 def test_alignment_is_exact(solve: Any, p: list[list[Any]]) -> None:
-    """Against sums and products of fractions, p = 0 and p = 1 among them."""
+    """Alignments equal sums and products of fractions, with p = 0 and p = 1 among these."""
     exact = expected_alignment([[Fraction(x) for x in row] for row in p])
     tensor = torch.tensor([[float(x) for x in row] for row in p], dtype=torch.float64)[None]
     first = torch.eye(len(p[0]), dtype=torch.float64)[:1]
@@ -72,7 +72,7 @@ def test_alignment_gradients(solve: Any, shape: tuple[int, ...]) -> None:
 
 
 def test_long_alignments_are_stable() -> None:
-    """In float32, where cumulative products of 1 − p vanish after a few keys."""
+    """Float32 is accurate, although cumulative products of 1 − p vanish after a few keys."""
     p = torch.sigmoid(4 * torch.randn(2, 60, 400, generator=torch.Generator().manual_seed(0)))
     found = monotonic_alignment(p)
     exact = torch.tensor([_recurrence(rows) for rows in p.double().tolist()], dtype=torch.float64)
@@ -117,7 +117,7 @@ def test_chunks_of_large_energies_and_masks() -> None:
 
 
 def expected_forward(e: Tensor, u: Tensor) -> Tensor:
-    """Zhang et al. 2018, algorithm 2: (1 − u) α + u shift(α), times y, made to sum to 1."""
+    """Return (1 − u) α + u shift(α), times y, with sum 1: Zhang et al. 2018, algorithm 2."""
     last = torch.eye(e.shape[-1], dtype=e.dtype)[0].expand(e.shape[0], -1)
     rows = []
     for i in range(e.shape[1]):
@@ -146,7 +146,7 @@ def test_forward(queries: int) -> None:
 
 
 def test_forward_does_not_underflow() -> None:
-    """Where the softmax of energies is 0 on all keys that can be reached."""
+    """Alignments are right where the softmax of energies is 0 on all reachable keys."""
     e = torch.tensor([[[0.0, 1.0, 500.0], [3.0, 2.0, -400.0], [1.0, 0.0, 700.0]]])
     found = forward_alignment(e.requires_grad_())
     torch.testing.assert_close(found.double(), forward_alignment(e.double()))
@@ -161,7 +161,7 @@ def test_forward_does_not_underflow() -> None:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_forward_of_large_energies(seed: int) -> None:
-    """Gradients in float32 are those in float64, though weights vanish on the way."""
+    """Gradients in float32 equal those in float64, although weights vanish on the way."""
     e = (30 * drawn(4, 9, 17, seed=seed)).detach().requires_grad_()
     u = torch.sigmoid(drawn(4, 9, seed=seed)).detach().requires_grad_()
     slope, results = drawn(4, 9, 17, seed=9).detach(), []
@@ -218,7 +218,7 @@ BY_HAND: dict[str, Callable[[Tensor], Any]] = {
 @pytest.mark.parametrize("compiled", [False, pytest.param(True, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("name", BY_HAND)
 def test_forward_mode_is_refused(name: str, compiled: bool) -> None:
-    """A compiler made NaN of forward attention."""
+    """Forward mode raises: a compiler made NaN of forward attention."""
     x = torch.randn(2, 4, 6)
 
     def tangent(x: Tensor) -> Tensor:

@@ -1,4 +1,4 @@
-"""States of layers of speech: whose they are, their gradients, compiled and exported steps."""
+"""States of speech layers have owners and gradients, and steps compile and export."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LAYERS = pytest.mark.parametrize("name", MAKE)
 
 
 def made(name: str) -> tuple[Any, Tensor, Tensor]:
-    """A layer, queries and keys."""
+    """Return a layer, queries and keys."""
     torch.manual_seed(0)
     return MAKE[name]().double(), drawn(2, 4, D_Q).detach(), drawn(2, 9, D_K, seed=1)
 
@@ -48,7 +48,7 @@ def slopes_of(found: Any, layer: nn.Module, keys: Tensor) -> list[Tensor | None]
 
 @LAYERS
 def test_a_step_without_gradients_keeps_those_of_the_memory(name: str) -> None:
-    """As if what it made had been detached, and keys and values had not."""
+    """A step without gradients detaches its own results, not keys and values."""
     layer, queries, keys = made(name)
     results = []
     for graph in (False, True):
@@ -69,12 +69,12 @@ def test_gradients_of_others_are_not_written_to(name: str) -> None:
     torch.autograd.backward([output, state.values], [torch.ones_like(output), mine])
     assert (mine == 1).all()
     output, _, state = layer.step(queries[:, 0], layer.start(keys))
-    (output.sum() + state.values.sum()).backward()  # a gradient of one number, expanded
+    (output.sum() + state.values.sum()).backward()  # the gradient is one number, expanded
 
 
 @LAYERS
 def test_values_of_a_state_have_gradients_of_their_own(name: str) -> None:
-    """Gradients of values of a state are those of all later steps, asked for beside keys or not."""
+    """Values of a state get the gradients of all later steps, beside gradients of keys or alone."""
     layer, queries, keys = made(name)
     values = drawn(2, 9, 3, seed=2)
     _, _, first = layer.step(queries[:, 0], layer.start(keys, values))
@@ -85,7 +85,7 @@ def test_values_of_a_state_have_gradients_of_their_own(name: str) -> None:
 
 @LAYERS
 def test_backpropagation_is_truncated(name: str) -> None:
-    """Parts have backwards of their own, values are those of the sequence."""
+    """Each part has a backward of its own, and values equal those of the sequence."""
     layer, queries, keys = made(name)
     state, outputs = layer.start(keys), []
     for part in queries.split(2, 1):
@@ -154,7 +154,7 @@ def test_nothing(name: str) -> None:
 
 @LAYERS
 def test_autocast_gives_its_dtype(name: str) -> None:
-    """To steps as to whole sequences."""
+    """Steps have autocast's dtype, as whole sequences do."""
     layer, queries, keys = made(name)
     layer, queries, keys = layer.float(), queries.float(), keys.detach().float()
     with torch.autocast("cpu", torch.bfloat16):
@@ -183,7 +183,7 @@ def test_steps_with_gradients_are_compiled(name: str) -> None:
 
 
 class WithLengths(nn.Module):
-    """A layer whose lengths are given by place."""
+    """Layer with lengths as a positional argument."""
 
     def __init__(self, layer: nn.Module) -> None:
         super().__init__()
@@ -194,11 +194,11 @@ class WithLengths(nn.Module):
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of tracing, that Python is seen once
+@pytest.mark.filterwarnings("ignore")  # tracing warns that Python runs once
 @pytest.mark.parametrize("how", ["trace", "export"])
 @LAYERS
 def test_lengths_stay_tensors(name: str, how: str) -> None:
-    """What is traced or exported takes other lengths than it was made with."""
+    """A traced or exported layer takes other lengths than the first ones."""
     layer, queries, keys = made(name)
     module, keys = WithLengths(layer).eval(), keys.detach()
     one, other = torch.tensor([9, 5]), torch.tensor([2, 9])
@@ -210,7 +210,7 @@ def test_lengths_stay_tensors(name: str, how: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore")  # of the exporter
+@pytest.mark.filterwarnings("ignore")  # warnings of the exporter
 def test_onnx() -> None:
     runtime = pytest.importorskip("onnxruntime")
     layer, queries, keys = made("forward, location")
@@ -226,7 +226,7 @@ def test_onnx() -> None:
 
 @pytest.mark.parametrize("name", ["forward", "monotonic", "mocha"])
 def test_windows_of_locations(name: str) -> None:
-    """Inside of another layer: around the peak of its own last weights."""
+    """Inside another layer, a window is around the peak of that layer's own last weights."""
     torch.manual_seed(0)
     options: dict[str, Any] = {"noise": 0, "hard": False, "offset": 1.0}
     layer: Any = {
