@@ -40,7 +40,6 @@ tanh = torch.tanh
 sqrt = torch.sqrt
 abs = torch.abs
 ceil = torch.ceil
-matmul = torch.matmul
 broadcast_to = torch.broadcast_to
 reshape = torch.reshape
 
@@ -55,6 +54,15 @@ def array(x: Any, like: Tensor) -> Tensor:
     if isinstance(x, np.ndarray):
         x = x.copy()  # PyTorch warns of read-only arrays and refuses negative strides
     return torch.as_tensor(x, device=like.device)
+
+
+def matmul(x: Tensor, y: Tensor) -> Tensor:
+    # For one column BLAS adds hundreds of terms in sequence, but not for a vector.
+    if y.shape[-1] != 1 or not x.is_cpu or x.dtype.itemsize == 2:
+        return torch.matmul(x, y)
+    if y.dim() == 2:
+        return torch.matmul(x, y[:, 0])[..., None]
+    return (x * y.mT).sum(-1, keepdim=True)
 
 
 def tensor(x: Tensor, like: Tensor) -> Tensor:
