@@ -57,11 +57,11 @@ def array(x: Any, like: Tensor) -> Tensor:
 
 
 def matmul(x: Tensor, y: Tensor) -> Tensor:
-    # For one column BLAS adds hundreds of terms in sequence, but not for a vector.
+    # For one column, or strides of 0, BLAS adds hundreds of terms in sequence.
     if y.shape[-1] != 1 or not x.is_cpu or x.dtype.itemsize == 2:
         return torch.matmul(x, y)
     if y.dim() == 2:
-        return torch.matmul(x, y[:, 0])[..., None]
+        return torch.matmul(x, y[:, 0].contiguous())[..., None]
     return (x * y.mT).sum(-1, keepdim=True)
 
 
