@@ -6,8 +6,8 @@ errors of its arguments. Each operation also adds `least`, since numbers below t
 one may be 0. Sums are of two kinds:
 
 - Sums over features have many terms with independent errors, unless few of them differ. The errors
-  add up to `SPREAD` times the root of their squares. The sum itself rounds by `roundings` of |Σ t| + 12 √(Σ t²): partial
-  sums of terms in random order may be larger than the sum.
+  add up to `SPREAD` times the root of their squares. The sum itself rounds by `roundings` of
+  |Σ t| + 12 √(Σ t²): partial sums of terms in random order may be larger than the sum.
 - Errors of sums over tokens may have one cause (a log-sum-exp, say), so they add up directly.
 """
 
