@@ -38,7 +38,11 @@ operator by its name alone, so a changed shape or meaning needs a new version.
 """
 
 _TYPES = {float: "float", int: "SymInt", bool: "bool", str: "str", tuple[int, ...]: "SymInt[]"}
-_SAVED_AS = {"dropout_period": "period"}  # the name in exported programs
+_SAVED_AS = {  # the names in exported programs
+    "dropout_period": "period",
+    "bias_is_diagonal": "diagonal",
+    "bias_after_outer": "after",
+}
 _SETTINGS = ", ".join(
     f"{_TYPES[type_]} {_SAVED_AS.get(name, name)}"
     + (f"={Settings._field_defaults[name]!r}" if name in Settings._field_defaults else "")
