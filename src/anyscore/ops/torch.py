@@ -57,12 +57,13 @@ def array(x: Any, like: Tensor) -> Tensor:
 
 
 def matmul(x: Tensor, y: Tensor) -> Tensor:
-    # For one column, or strides of 0, BLAS adds hundreds of terms in sequence.
+    # For one column, or strides of 0, BLAS adds hundreds of terms in sequence; not for one row.
     if y.shape[-1] != 1 or not x.is_cpu or x.dtype.itemsize == 2:
         return torch.matmul(x, y)
+    row = y.transpose(-2, -1)
     if y.dim() == 2:
-        return torch.matmul(x, y[:, 0].contiguous())[..., None]
-    return (x * y.mT).sum(-1, keepdim=True)
+        return torch.nn.functional.linear(x, row.contiguous())
+    return (x * row).sum(-1, keepdim=True)
 
 
 def tensor(x: Tensor, like: Tensor) -> Tensor:
