@@ -15,12 +15,12 @@ namespace anyscore {
 namespace {
 
 // An append that was checked, to be run on other rows: keys, which are their own factor b of scores, and values.
-class AppendAgain {
+class RepeatedAppend {
 public:
     // Keeps the layouts of an append. New rows are key and value (*lead, n, width); the cache has b and values
     // (*lead, capacity, width), packed keys or None, and its length, () of int64. Raises std::invalid_argument if no
     // other rows can be appended so.
-    AppendAgain(const std::string& pair, nb::handle key, nb::handle value, nb::handle b, nb::handle values,
+    RepeatedAppend(const std::string& pair, nb::handle key, nb::handle value, nb::handle b, nb::handle values,
                 nb::handle packed, nb::handle length)
         : pair(pair), keys(key, b), of_values(value, values), length(length.ptr(), lent(length, true), true) {
         if (keys.count != of_values.count || keys.capacity != of_values.capacity)
@@ -110,10 +110,10 @@ private:
 }  // namespace
 
 void bind_append(nb::module_& module) {
-    nb::class_<AppendAgain>(module, "AppendAgain")
+    nb::class_<RepeatedAppend>(module, "RepeatedAppend")
         .def(nb::init<const std::string&, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle, nb::handle>(),
              nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg().none(), nb::arg())
-        .def("__call__", &AppendAgain::run, nb::arg("key"), nb::arg("value"), nb::arg("b"), nb::arg("values"),
+        .def("__call__", &RepeatedAppend::run, nb::arg("key"), nb::arg("value"), nb::arg("b"), nb::arg("values"),
              nb::arg("packed").none(), nb::arg("length"), nb::arg("threads"));
 }
 

@@ -19,7 +19,7 @@ using namespace nb::literals;
 namespace anyscore {
 
 void bind_xla(nb::module_& module);
-void bind_again(nb::module_& module);
+void bind_repeated(nb::module_& module);
 void bind_append(nb::module_& module);
 
 namespace {
@@ -148,7 +148,7 @@ NB_MODULE(_core, module) {
             borrow_threads(reinterpret_cast<void (*)(void (*)(void*), void*, unsigned, unsigned)>(parallel));
         },
         "parallel"_a);
-    bind_again(module);
+    bind_repeated(module);
     bind_append(module);
 #ifdef ANYSCORE_XLA
     bind_xla(module);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstdint>
 #include <optional>
 #include <string_view>
 
@@ -21,23 +22,62 @@ namespace nb = nanobind;
 namespace anyscore {
 namespace {
 
-// The operands of a repeated call; the first four have gradients.
-constexpr std::string_view KINDS[] = {"a", "b", "weight", "value", "packed", "stop"};
-constexpr std::size_t FACTORS = 4, PACKED = 4;
+// The arrays of a repeated call; the first five have gradients.
+constexpr std::string_view KINDS[] = {"a", "b", "weight", "key_bias", "value", "packed", "start", "stop", "mask"};
+constexpr std::size_t FACTORS = 5, PACKED = 5, START = 6;
 using Given = std::array<nb::handle, std::size(KINDS)>;
+
+// A result of a repeated call: its shape, and the layout that arrays of this shape have.
+class Result {
+public:
+    // empty(like, shape) makes the results, of the type `type`.
+    Result() = default;
+    Result(nb::handle empty, nb::handle like, const std::vector<Size>& sizes, Type type)
+        : shape(nb::steal<nb::tuple>(PyTuple_New(Py_ssize_t(sizes.size())))) {
+        for (std::size_t i = 0; i < sizes.size(); i++)
+            PyTuple_SET_ITEM(shape.ptr(), Py_ssize_t(i), PyLong_FromLongLong(sizes[i]));
+        nb::object first = made(empty, like);
+        View array = lent(first, true);
+        if (Arrays::type("a result", array) != type) throw std::invalid_argument("a result is of another type.");
+        Arrays::contiguous("a result", array, sizes);
+        layout.emplace(first.ptr(), array, true);
+    }
+
+    // Returns a new array, and writes its memory to `data`.
+    nb::object make(nb::handle empty, nb::handle like, void*& data) const {
+        nb::object array = made(empty, like);
+        data = layout->memory(array.ptr());
+        if (!data) throw std::invalid_argument("a result has another layout.");
+        return array;
+    }
+
+    explicit operator bool() const { return layout.has_value(); }
+
+private:
+    nb::object made(nb::handle empty, nb::handle like) const {
+        PyObject* const arguments[] = {like.ptr(), shape.ptr()};
+        nb::object array = nb::steal(PyObject_Vectorcall(empty.ptr(), arguments, 2, nullptr));
+        if (!array.is_valid()) throw nb::python_error();
+        return array;
+    }
+
+    nb::object shape;
+    std::optional<ArrayLayout> layout;
+};
 
 // A larger call is not kept: it has several numbers for each problem, and takes long anyway.
 constexpr Size MOST_PROBLEMS = 4096;
 
-// A forward that was checked, to be run on other arrays.
-class Again {
+// A forward that was checked, and its backward if `trains`, to be run on other arrays.
+class RepeatedCall {
 public:
-    // Keeps a call that `forward` accepts, without biases and dropout, and with no mask but the ends of intervals.
-    // The output has the leading dimensions `lead`, and empty(a, shape) makes it in the type of a. The operand stop
-    // is a view of `lengths`, unless that is None; each call passes its own lengths. Raises std::invalid_argument for
-    // a call that cannot be repeated.
-    Again(nb::tuple operands, nb::handle lengths, const std::string& pair,
-          const std::array<double, Settings::COUNT>& numbers, const std::vector<Size>& lead, nb::object empty)
+    // Keeps a call that `forward` accepts, without edges, biases of scores and dropout. The output has the leading
+    // dimensions `lead`, and empty(a, shape) makes it in the type of a. If `lengths` is not None, the operand stop is a
+    // view of it, and each call passes such lengths as its stop. keeps_scores: whether a backward gets the scores in
+    // place of the output. Raises std::invalid_argument for a call that cannot be repeated.
+    RepeatedCall(nb::tuple operands, nb::handle lengths, const std::string& pair,
+                 const std::array<double, Settings::COUNT>& numbers, const std::vector<Size>& lead, nb::object empty,
+                 bool keeps_scores)
         : pair(pair), empty(empty), settings(numbers.data()), arrays(lead, settings.groups) {
         for (std::size_t i = 0; i < std::size(OPERANDS); i++) {
             nb::handle x = operands[i];
@@ -49,143 +89,68 @@ public:
             View as_it_comes = lent(comes);
             array = lent(x);
             if (array.data != as_it_comes.data) throw std::invalid_argument("its arrays have to be copied.");
-            places[std::size_t(kind - KINDS)].emplace(comes.ptr(), as_it_comes);
-            if (*kind != "stop" && Arrays::type(OPERANDS[i].name, array) == Type::F64) sums = Type::F64;
+            layouts[std::size_t(kind - KINDS)].emplace(comes.ptr(), as_it_comes);
+            if (kind < std::begin(KINDS) + START && Arrays::type(OPERANDS[i].name, array) == Type::F64) sums = Type::F64;
         }
         if (arrays.problems > MOST_PROBLEMS) throw std::invalid_argument("the call is too large to be kept.");
         if (!in.a || !in.b || !in.value || in.a.rank() < 2) throw std::invalid_argument("the call has no output.");
         call = describe(arrays, in, settings, in.a.shape[in.a.shape.size() - 2]);
-        output_type = call.a.type;
         if (in.packed) take_packed(call, arrays, in.packed, sums);
         if (arrays.has_copies()) throw std::invalid_argument("its arrays have to be copied.");
-        output_shape = tuple(shape(call.queries, call.value_width));
-        stats_shape = tuple(shape(2, call.queries));
+        output = {empty, operands[0], shape(call.queries, call.value_width), call.a.type};
+        describe_backward(operands, keeps_scores);
         // Keeps the shapes of these arrays, not their memory.
         for (auto [name, array] : OPERANDS)
             if (array) (in.*array).owner = {};
     }
 
-    Again(const Again&) = delete;
+    RepeatedCall(const RepeatedCall&) = delete;
 
-    // Returns the output for arrays a, b, weight, value, packed and lengths; None if their layouts differ.
-    nb::object run(nb::handle a, nb::handle b, nb::handle weight, nb::handle value, nb::handle packed, nb::handle lengths,
-                   int threads) const {
+    // Returns the output for these arrays and scale of the score; None if their layouts differ.
+    nb::object infer(nb::handle a, nb::handle b, nb::handle weight, nb::handle key_bias, nb::handle value,
+                     nb::handle packed, nb::handle start, nb::handle stop, nb::handle mask, double scale, int threads) const {
         Call now;
-        if (!take({a, b, weight, value, packed, lengths}, now)) return nb::none();
-        nb::object output = make(a, output_shape);
-        View to;
-        if (!view(output.ptr(), true, to) || Arrays::type("output", to) != output_type) return nb::none();
+        if (!take({a, b, weight, key_bias, value, packed, start, stop, mask}, scale, now)) return nb::none();
+        Forward made;
+        made.output_type = call.a.type;
+        nb::object found = output.make(empty, a, made.output);
         Released released;
-        Block stats = allocate(Size(sizeof(double)), call.problems * call.queries * 2);
-        Forward made;
-        made.output = to.data, made.output_type = output_type, made.stats = stats.data;
+        Block block = allocate(Size(sizeof(double)), call.problems * call.queries * 2);
+        made.stats = block.data;
         find(pair, sums).forward(now, made, threads);
-        return output;
+        return found;
     }
 
-protected:
-    // Returns the shape (*lead, rows, columns).
-    std::vector<Size> shape(Size rows, Size columns) const {
-        std::vector<Size> sizes = arrays.lead;
-        sizes.push_back(rows), sizes.push_back(columns);
-        return sizes;
-    }
-
-    static nb::tuple tuple(const std::vector<Size>& sizes) {
-        nb::tuple shape = nb::steal<nb::tuple>(PyTuple_New(Py_ssize_t(sizes.size())));
-        for (std::size_t i = 0; i < sizes.size(); i++)
-            PyTuple_SET_ITEM(shape.ptr(), Py_ssize_t(i), PyLong_FromLongLong(sizes[i]));
-        return shape;
-    }
-
-    // Writes the call of these arrays to `now`. Returns false if their layouts differ. A forward has packed keys if
-    // the first call had; its backward may lack them.
-    bool take(const Given& operands, Call& now, bool needs_packed = true) const {
-        now = call;
-        now.dots = call.dots && dots();
-        const void* bounds = nullptr;
-        const void** const data_of[] = {&now.a.data,     &now.b.data,      &now.weight.data,
-                                        &now.value.data, &now.packed.data, &bounds};
-        for (std::size_t i = 0; i < operands.size(); i++) {
-            if (i == PACKED && !needs_packed) continue;
-            if (operands[i].is_none() == places[i].has_value()) return false;
-            if (!places[i]) continue;
-            *data_of[i] = places[i]->memory(operands[i].ptr());
-            if (!*data_of[i]) return false;
-        }
-        now.stop.data = static_cast<const std::int64_t*>(bounds);
-        return true;
-    }
-
-    nb::object make(nb::handle like, nb::handle shape) const {
-        nb::object made = nb::steal(PyObject_CallFunctionObjArgs(empty.ptr(), like.ptr(), shape.ptr(), nullptr));
-        if (!made.is_valid()) throw nb::python_error();
-        return made;
-    }
-
-    std::string pair;
-    nb::object empty;
-    Settings settings;
-    std::array<std::optional<ArrayLayout>, std::size(KINDS)> places;
-    Operands in;  // shapes only
-    Arrays arrays;  // owns the offsets of `call`
-    Call call;
-    Type sums = Type::F32, output_type;
-    nb::tuple output_shape, stats_shape;
-};
-
-// A forward and a backward that were checked. All arrays have the type of the sums.
-class TrainAgain : public Again {
-public:
-    // keeps_scores: whether a backward gets the scores in place of the output; then one tile must hold all keys.
-    TrainAgain(nb::tuple operands, const std::string& pair, const std::array<double, Settings::COUNT>& numbers,
-               const std::vector<Size>& lead, nb::object empty, bool keeps_scores)
-        : Again(operands, nb::none(), pair, numbers, lead, empty) {
-        if (keeps_scores && call.keys > TILE) throw std::invalid_argument("its scores cannot stand for its output.");
-        if (keeps_scores) scores_shape = tuple(shape(call.queries, call.keys));
-        Gradients to;
-        const View* const given[] = {&in.a, &in.b, &in.weight, &in.value};
-        Output* const gradients[] = {&to.a, &to.b, &to.weight, &to.value};
-        for (std::size_t i = 0; i < FACTORS; i++) {
-            const View& x = *given[i];
-            if (!x) continue;
-            if (Arrays::type(KINDS[i].data(), x) != sums) throw std::invalid_argument("its sums are of another type.");
-            shapes[i] = tuple(places[i]->shape);
-            Output& d = *gradients[i];
-            d.given = true, d.data = x.data, d.dtype = x.dtype, d.shape = x.shape, d.strides = dense_strides(x.shape);
-        }
-        if (!arrays.problems) throw std::invalid_argument("the call computes nothing.");
-        back = describe_gradients(arrays, call, in, settings, sums, to);
-    }
-
-    // Returns (output, stats, scores or None) for arrays as in Again::run; None if their layouts differ.
-    nb::object forward(nb::handle a, nb::handle b, nb::handle weight, nb::handle value, nb::handle packed, nb::handle stop,
-                       int threads) const {
+    // Returns (output, stats, scores or None) for arrays as in `infer`; None if their layouts differ, or the call has no
+    // repeated backward.
+    nb::object forward(nb::handle a, nb::handle b, nb::handle weight, nb::handle key_bias, nb::handle value,
+                       nb::handle packed, nb::handle start, nb::handle stop, nb::handle mask, double scale, int threads) const {
         Call now;
-        if (!take({a, b, weight, value, packed, stop}, now)) return nb::none();
-        nb::object output = make(a, output_shape), stats = make(a, stats_shape);
-        nb::object scores = keeps_scores() ? make(a, scores_shape) : nb::none();
+        if (!trains || !take({a, b, weight, key_bias, value, packed, start, stop, mask}, scale, now)) return nb::none();
         Forward made;
-        made.output = written(output), made.output_type = output_type, made.stats = written(stats);
-        if (keeps_scores()) made.scores = written(scores);
-        nb::object all = nb::make_tuple(output, stats, scores);
+        made.output_type = call.a.type;
+        nb::object of_output = output.make(empty, a, made.output), of_stats = stats.make(empty, a, made.stats);
+        nb::object of_scores = scores ? scores.make(empty, a, made.scores) : nb::none();
+        nb::object all = nb::make_tuple(of_output, of_stats, of_scores);
         Released released;
         find(pair, sums).forward(now, made, threads);
         return all;
     }
 
-    // Returns the gradients of a, b, weight and value, each None if the call lacks it; None if layouts differ. Here
-    // `kept` is the scores of `forward` if it keeps them, else its output; d_output is the gradient of the output.
-    nb::object backward(nb::handle a, nb::handle b, nb::handle weight, nb::handle value, nb::handle stop, nb::handle kept,
-                        nb::handle stats, nb::handle d_output, int threads) const {
+    // Returns the gradients of a, b, weight, key_bias and value, each None if the call lacks it; None if layouts
+    // differ. Here `kept` is the scores of `forward` if it keeps them, else its output; d_output is the gradient of the
+    // output.
+    nb::object backward(nb::handle a, nb::handle b, nb::handle weight, nb::handle key_bias, nb::handle value,
+                        nb::handle start, nb::handle stop, nb::handle mask, nb::handle kept, nb::handle stats,
+                        nb::handle d_output, double scale, int threads) const {
         Call now;
-        const Given operands = {a, b, weight, value, nb::none(), stop};
-        if (!take(operands, now, false)) return nb::none();
+        const Given operands = {a, b, weight, key_bias, value, nb::none(), start, stop, mask};
+        if (!trains || !take(operands, scale, now, false)) return nb::none();
         now.packed = {};
         View of_kept = lent(kept), of_stats = lent(stats), upstream = lent(d_output);
         Arrays results(arrays.lead, settings.groups);
         Backward now_back = back;
-        if (keeps_scores()) {
+        if (scores) {
             if (Arrays::type("scores", of_kept) != sums) throw std::invalid_argument("scores must be those of the forward.");
             now.kept = Arrays::contiguous("scores", of_kept, shape(call.queries, call.keys));
         } else {
@@ -194,48 +159,125 @@ public:
         now_back.d_output = results.rows("d_output", upstream, {call.queries, call.value_width}, false);
         if (Arrays::type("stats", of_stats) != sums) throw std::invalid_argument("stats must be those of the forward.");
         now_back.stats = Arrays::contiguous("stats", of_stats, shape(2, call.queries));
-        void** const data_of[] = {&now_back.d_a.data, &now_back.d_b.data, &now_back.d_weight.data, &now_back.d_value.data};
+        void** const data_of[] = {&now_back.d_a.data, &now_back.d_b.data, &now_back.d_weight.data,
+                                  &now_back.d_key_bias.data, &now_back.d_value.data};
         nb::object gradients[FACTORS];
-        for (std::size_t i = 0; i < FACTORS; i++) {
-            gradients[i] = places[i] ? make(operands[i], shapes[i]) : nb::none();
-            if (places[i]) *data_of[i] = written(gradients[i]);
-        }
-        nb::object all = nb::make_tuple(gradients[0], gradients[1], gradients[2], gradients[3]);
+        for (std::size_t i = 0; i < FACTORS; i++)
+            gradients[i] = layouts[i] ? slopes[i].make(empty, operands[i], *data_of[i]) : nb::none();
+        nb::object all = nb::make_tuple(gradients[0], gradients[1], gradients[2], gradients[3], gradients[4]);
         Released released;
         find(pair, sums).backward(now, now_back, threads);
         return all;
     }
 
 private:
-    bool keeps_scores() const { return scores_shape.is_valid(); }
-
-    void* written(nb::handle x) const {
-        View to = lent(x, true);
-        if (Arrays::type("a result", to) != sums) throw std::invalid_argument("a result is of another type.");
-        return to.data;
+    // Describes the backward, if the call can have one: all arrays have the type of the sums, and one tile holds all
+    // keys of scores that are kept.
+    void describe_backward(nb::tuple operands, bool keeps_scores) {
+        if (!arrays.problems || (keeps_scores && call.keys > TILE)) return;
+        Gradients to;
+        const View* const given[] = {&in.a, &in.b, &in.weight, &in.key_bias, &in.value};
+        Output* const gradients[] = {&to.a, &to.b, &to.weight, &to.key_bias, &to.value};
+        for (std::size_t i = 0; i < FACTORS; i++) {
+            const View& x = *given[i];
+            if (!x) continue;
+            if (Arrays::type(KINDS[i].data(), x) != sums) return;
+            slopes[i] = {empty, operands[i], layouts[i]->shape, sums};
+            Output& d = *gradients[i];
+            d.given = true, d.data = x.data, d.dtype = x.dtype, d.shape = x.shape, d.strides = dense_strides(x.shape);
+        }
+        back = describe_gradients(arrays, call, in, settings, sums, to);
+        stats = {empty, operands[0], shape(2, call.queries), sums};
+        if (keeps_scores) scores = {empty, operands[0], shape(call.queries, call.keys), sums};
+        trains = true;
     }
 
+    // Returns the shape (*lead, rows, columns).
+    std::vector<Size> shape(Size rows, Size columns) const {
+        std::vector<Size> sizes = arrays.lead;
+        sizes.push_back(rows), sizes.push_back(columns);
+        return sizes;
+    }
+
+    // Writes the call of these arrays to `now`. Returns false if their layouts differ. A forward has packed keys if
+    // the first call had; its backward may lack them.
+    bool take(const Given& operands, double scale, Call& now, bool needs_packed = true) const {
+        now = call;
+        now.scale = scale;
+        now.dots = call.dots && dots();
+        const void* of_mask[3] = {};
+        const void** const data_of[] = {&now.a.data,     &now.b.data, &now.weight.data, &now.key_bias.data, &now.value.data,
+                                        &now.packed.data, &of_mask[0], &of_mask[1],      &of_mask[2]};
+        for (std::size_t i = 0; i < operands.size(); i++) {
+            if (i == PACKED && !needs_packed) continue;
+            if (operands[i].is_none() == layouts[i].has_value()) return false;
+            if (!layouts[i]) continue;
+            *data_of[i] = layouts[i]->memory(operands[i].ptr());
+            if (!*data_of[i]) return false;
+        }
+        now.start.data = static_cast<const std::int64_t*>(of_mask[0]);
+        now.stop.data = static_cast<const std::int64_t*>(of_mask[1]);
+        now.mask.data = static_cast<const bool*>(of_mask[2]);
+        return true;
+    }
+
+    std::string pair;
+    nb::object empty;
+    Settings settings;
+    std::array<std::optional<ArrayLayout>, std::size(KINDS)> layouts;
+    Operands in;  // shapes only
+    Arrays arrays;  // owns the offsets of `call`
+    Call call;
+    Type sums = Type::F32;
+    bool trains = false;
     Backward back;  // with null data
-    nb::tuple shapes[FACTORS];
-    nb::object scores_shape;  // null if scores are not kept
+    Result output, stats, scores, slopes[FACTORS];  // no scores if they are not kept
 };
+
+// Returns whether the exponent of every number is that of a finite one.
+template <class Bits> bool are_finite(const View& x, Bits exponent) {
+    const std::size_t rank = x.shape.size();
+    const bool has_rows = rank > 0 && x.strides[rank - 1] == 1;
+    const Size width = has_rows ? x.shape[rank - 1] : 1, rows = width ? x.size() / width : 0;
+    std::vector<Size> index(rank, 0);
+    auto* row = static_cast<const Bits*>(x.data);
+    for (Size n = 0; n < rows; n++) {
+        bool is_special = false;
+        for (Size d = 0; d < width; d++) is_special |= (row[d] & exponent) == exponent;
+        if (is_special) return false;
+        for (std::size_t r = has_rows ? rank - 1 : rank; r-- > 0;) {
+            row += x.strides[r];
+            if (++index[r] < x.shape[r]) break;
+            row -= x.strides[r] * x.shape[r], index[r] = 0;
+        }
+    }
+    return true;
+}
+
+// Returns whether all numbers of an array are finite; false for an array of another type.
+bool is_finite(const View& x) {
+    if (x.dtype.code != std::uint8_t(nb::dlpack::dtype_code::Float)) return false;
+    if (x.dtype.bits == 32) return are_finite<std::uint32_t>(x, 0x7f800000u);
+    return x.dtype.bits == 64 && are_finite<std::uint64_t>(x, 0x7ff0000000000000u);
+}
 
 }  // namespace
 
-void bind_again(nb::module_& module) {
-    nb::class_<Again>(module, "Again")
+void bind_repeated(nb::module_& module) {
+    module.def("is_finite", [](View x) { return is_finite(x); });
+    nb::class_<RepeatedCall>(module, "RepeatedCall")
         .def(nb::init<nb::tuple, nb::handle, const std::string&, const std::array<double, Settings::COUNT>&,
-                      const std::vector<Size>&, nb::object>(),
-             nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
-        .def("__call__", &Again::run, nb::arg("a"), nb::arg("b"), nb::arg("weight").none(), nb::arg("value"),
-             nb::arg("packed").none(), nb::arg("lengths").none(), nb::arg("threads"));
-    nb::class_<TrainAgain>(module, "TrainAgain")
-        .def(nb::init<nb::tuple, const std::string&, const std::array<double, Settings::COUNT>&, const std::vector<Size>&,
-                      nb::object, bool>())
-        .def("forward", &TrainAgain::forward, nb::arg("a"), nb::arg("b"), nb::arg("weight").none(), nb::arg("value"),
-             nb::arg("packed").none(), nb::arg("stop").none(), nb::arg("threads"))
-        .def("backward", &TrainAgain::backward, nb::arg("a"), nb::arg("b"), nb::arg("weight").none(), nb::arg("value"),
-             nb::arg("stop").none(), nb::arg("kept"), nb::arg("stats"), nb::arg("d_output"), nb::arg("threads"));
+                      const std::vector<Size>&, nb::object, bool>(),
+             nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
+        .def("infer", &RepeatedCall::infer, nb::arg("a"), nb::arg("b"), nb::arg("weight").none(),
+             nb::arg("key_bias").none(), nb::arg("value"), nb::arg("packed").none(), nb::arg("start").none(), nb::arg("stop").none(), nb::arg("mask").none(),
+             nb::arg("scale"), nb::arg("threads"))
+        .def("forward", &RepeatedCall::forward, nb::arg("a"), nb::arg("b"), nb::arg("weight").none(),
+             nb::arg("key_bias").none(), nb::arg("value"), nb::arg("packed").none(), nb::arg("start").none(), nb::arg("stop").none(), nb::arg("mask").none(),
+             nb::arg("scale"), nb::arg("threads"))
+        .def("backward", &RepeatedCall::backward, nb::arg("a"), nb::arg("b"), nb::arg("weight").none(),
+             nb::arg("key_bias").none(), nb::arg("value"), nb::arg("start").none(), nb::arg("stop").none(), nb::arg("mask").none(), nb::arg("kept"), nb::arg("stats"),
+             nb::arg("d_output"), nb::arg("scale"), nb::arg("threads"));
 }
 
 }  // namespace anyscore

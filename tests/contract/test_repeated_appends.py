@@ -11,9 +11,9 @@ import torch
 
 import anyscore
 from anyscore import Causal, attention, make_cache
-from anyscore.backends.repeated import RepeatedCoreCalls
-from anyscore.call.backend import REPEATED
+from anyscore.backends.repeated import RepeatedCalls
 from anyscore.kernels import cpu
+from helpers.repeated_calls import forget
 
 pytestmark = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
 
@@ -30,16 +30,15 @@ T, D, D_V = 12, 6, 5
 @pytest.fixture
 def done(monkeypatch: pytest.MonkeyPatch) -> list[bool]:
     """Return a list: for each append, whether the core repeated it without checks."""
-    for known in REPEATED.values():
-        vars(known)["calls"].clear()
+    forget()
     of_all: list[bool] = []
-    append = RepeatedCoreCalls.append
+    append = RepeatedCalls.append
 
-    def watched(self: RepeatedCoreCalls, *args: Any) -> bool:
+    def watched(self: RepeatedCalls, *args: Any) -> bool:
         of_all.append(append(self, *args))
         return of_all[-1]
 
-    monkeypatch.setattr(RepeatedCoreCalls, "append", watched)
+    monkeypatch.setattr(RepeatedCalls, "append", watched)
     return of_all
 
 

@@ -1,4 +1,4 @@
-"""`_core.AppendAgain` writes rows to their places in a cache, or nothing."""
+"""`_core.RepeatedAppend` writes rows to their places in a cache, or nothing."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_rows_stand_where_they_came(
     every = [rng.standard_normal((*lead, CAPACITY, n)).astype(dtype) for n in (width, 3)]
     pair = "tanh" if packs else "product"
     first = [x[..., :count, :] for x in every]
-    append = _core.AppendAgain(pair, *first, *cache)
+    append = _core.RepeatedAppend(pair, *first, *cache)
     expected = np.zeros((*lead, CAPACITY + 1, width), dtype)
     for start in range(0, CAPACITY, count):
         rows = [x[..., start : start + count, :] for x in every]
@@ -60,7 +60,7 @@ def test_rows_stand_where_they_came(
 def test_arrays_of_another_kind_write_nothing() -> None:
     cache = cache_of((2,), 4, np.float32, True)
     key, value = np.ones((2, 1, 4), np.float32), np.ones((2, 1, 3), np.float32)
-    append = _core.AppendAgain("tanh", key, value, *cache)
+    append = _core.RepeatedAppend("tanh", key, value, *cache)
     frozen = cache[1].copy()
     frozen.setflags(write=False)
     others: list[list[Any]] = [
@@ -90,7 +90,7 @@ def test_nothing_is_written_beside_the_cache(length: int, count: int) -> None:
     b, values = (x[3:-3] for x in around)
     packed, start = np.zeros((CAPACITY + 1, 4), np.float32), np.full((), length)
     rows = [np.ones((count, n), np.float32) for n in (4, 3)]
-    append = _core.AppendAgain("tanh", *rows, b, values, packed, np.zeros((), np.int64))
+    append = _core.RepeatedAppend("tanh", *rows, b, values, packed, np.zeros((), np.int64))
     assert append(*rows, b, values, packed, start, 1) is False
     assert all((x == 7).all() for x in around)
     assert int(start) == length
@@ -105,7 +105,7 @@ def test_keys_and_values_have_the_same_room(wrong: str) -> None:
     else:
         b, values = (b[:5], values) if wrong == "keys" else (b, values[:5])
     with pytest.raises(ValueError, match="the rows are not like those that are there"):
-        _core.AppendAgain("product", key, value, b, values, None, length)
+        _core.RepeatedAppend("product", key, value, b, values, None, length)
 
 
 @pytest.mark.parametrize("wrong", ["dtype", "width", "rank", "stride", "length", "frozen"])
@@ -125,4 +125,4 @@ def test_what_no_append_can_repeat(wrong: str) -> None:
     else:
         b.setflags(write=False)
     with pytest.raises((TypeError, ValueError)):
-        _core.AppendAgain("tanh", key, value, b, values, packed, length)
+        _core.RepeatedAppend("tanh", key, value, b, values, packed, length)

@@ -36,8 +36,9 @@ def check(runner: NumPy, call: Call) -> None:
     found = {impl: runner.run(call, problem, impl) for impl in ("auto", "reference")}
     for impl, one in found.items():
         judge(call, problem, answer, one, impl)
-    differs = runner.run(call, problem, "auto").same_bits(found["auto"])
-    assert differs is None, f"{differs} differs from run to run"
+    for _ in range(2):  # from the third call on the core repeats known calls
+        differs = runner.run(call, problem, "auto").same_bits(found["auto"])
+        assert differs is None, f"{differs} differs from run to run"
     if call.fill is not None and not math.isfinite(call.fill):
         other = dataclasses.replace(call, fill=math.nan if math.isinf(call.fill) else math.inf)
         for impl, one in found.items():

@@ -1,20 +1,31 @@
-"""Helpers for tests of PyTorch's repeated calls: forget calls, and recognise a repeated one."""
+"""Repeated calls of functions: forget them, and recognise them."""
 
 from __future__ import annotations
 
+from typing import Any, cast
+
 from torch import Tensor
 
-from anyscore.backends.torch import repeated
+from anyscore import backends
+from anyscore.backends.repeated import RepeatedCalls, kind_of_score
 from anyscore.call.backend import REPEATED
 
 
 def forget() -> None:
-    """Forget all earlier calls."""
+    """Forget all known calls of functions."""
     for known in REPEATED.values():
-        vars(known)["calls"].clear()
-    repeated._calls.clear()
+        cast(RepeatedCalls, known).forget()
+
+
+def is_known(score: Any, query: Any, key: Any, value: Any) -> bool:
+    """Return whether the core would repeat a call without options."""
+    repeats = backends.repeats(query)
+    if repeats is None:
+        return False
+    found = repeats.run(kind_of_score(score), query, key, value, None, None, score)
+    return found is not None
 
 
 def is_repeated(output: Tensor) -> bool:
-    """Return whether the call that gave this output, with gradients, was repeated."""
-    return type(output.grad_fn).__name__ == "_TrainedBackward"
+    """Return whether the core repeated the call of this output, with gradients."""
+    return type(output.grad_fn).__name__ == "_RepeatedBackward"

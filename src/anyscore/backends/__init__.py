@@ -33,9 +33,10 @@ def load(name: str) -> Backend:
 
 
 def repeats(x: Array) -> RepeatedCalls | None:
-    """Return the object that repeats calls with x; None if x's type has none."""
+    """Return the repeated calls of functions with x; None if x's type, or a mode, allows none."""
     if hasattr(x, "__torch_function__"):  # a compiler would guard the growing REPEATED
         import anyscore.backends.torch.backend
 
-        return anyscore.backends.torch.backend.REPEATED_CALLS
+        of_torch = anyscore.backends.torch.backend
+        return of_torch.REPEATED_CALLS if of_torch.may_repeat(x) else None
     return REPEATED.get(type(x))

@@ -16,7 +16,7 @@ from anyscore.backends.record import (
     why_not_dtype,
 )
 from anyscore.backends.reference.run import reference_in
-from anyscore.backends.repeated import RepeatedCoreCalls
+from anyscore.backends.repeated import CoreArrays, RepeatedCalls
 from anyscore.call.backend import REPEATED, Backend, Implementation, Result
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
@@ -120,12 +120,14 @@ def _run(task: Task, options: Options, seed: Any) -> Result:
 
 _FUSED = (Implementation("cpu", _why_not, _run, how_core),)
 BACKEND = NumPy()
-REPEATED[np.ndarray] = RepeatedCoreCalls(
-    np.ndarray,
+_ARRAYS = CoreArrays(
+    (np.ndarray,),
     BACKEND,
     _FUSED[0],
-    lambda *arrays: False,
-    numpy_core.threads,
-    lambda query, shape: np.empty(shape, query.dtype),
-    lambda arrays: None,
+    wants_gradients=lambda *arrays: False,
+    thread_count=numpy_core.threads,
+    allocate=lambda query, shape: np.empty(shape, query.dtype),
+    mark_written=lambda arrays: None,
+    context=_silent,
 )
+REPEATED[np.ndarray] = RepeatedCalls(_ARRAYS)

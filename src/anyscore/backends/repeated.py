@@ -1,240 +1,366 @@
-"""Calls with the shapes of an earlier one go to the core unchecked.
+"""Calls like an earlier one: lowered, then run by the core without checks.
 
-Checking, lowering and choosing take 40 µs per call; the core takes 1 µs for the smallest.
+Checks, the mask and the choice of an implementation take 40 µs per call; the core takes 1 µs for
+the smallest. They depend on the kind of a call alone: the class and numbers of its score and mask,
+and the types, shapes and strides of its arrays. The second call of a kind keeps them in a
+`KnownCall`; later ones take from it everything but their arrays.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import fields
-from functools import cache
-from typing import Any, cast
+from contextlib import AbstractContextManager, nullcontext, suppress
+from dataclasses import dataclass
+from operator import attrgetter
+from typing import Any, TypeAlias, cast
 
-from anyscore.backends.record import operands_of
+from anyscore.backends.record import keeps_scores, operands_of
 from anyscore.call.backend import Backend, Implementation, choose
+from anyscore.call.lowering import lower_mask
+from anyscore.call.operands import Operands
 from anyscore.call.prepared import PreparedKeys
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
+from anyscore.masks.lowered import LoweredMask
+from anyscore.masks.objects import All, Mask
 from anyscore.ops import Array
 from anyscore.score import SCORES
 from anyscore.score.base import Score
 from anyscore.score.factors import Factors
 
-MAX_CALLS, MAX_SCORES = 8, 64
-"""The most kept calls, or appends, of one score; and the most scores. The latest calls stay; with
-too many appends, or scores, all of them are dropped.
+MAX_CALLS, MAX_KINDS = 8, 64
+"""The most known calls of one kind, of which the latest stay; and the most kinds, sizes seen, or
+appends of an owner: one more drops all of these.
 """
 
+Lowered: TypeAlias = tuple[Array, Array, Array | None, Array | None, float]
+"""Factors of a score, without constants of its kind: (a, b, weight, key_bias, scale)."""
+Lowering: TypeAlias = Callable[[Any, Array, Any], Lowered | None]
+"""(score, query, key) → the lowered score; None for another pair, or a query bias."""
+Bounds: TypeAlias = Callable[[Array, Any, Any], tuple[Any, Any, Any] | None]
+"""(query, lengths, mask) → (start, stop, mask) of the core; None for another mask."""
+
+_NAMED = frozenset(SCORES.values())
 _NUMBERS = frozenset((type(None), bool, int, float, str))
+_ARRAY = "an array"
 
 
-class _ScoreCalls:
-    """The known calls of a score: sizes of the last call, calls to repeat, and appends.
+def kind_of_score(score: Any) -> Any:
+    """Return the class of a score, its numbers, and the shapes of its tensors; hashable."""
+    return type(score), *[
+        x if x is None or type(x) in _NUMBERS else getattr(x, "shape", None)
+        for x in vars(score).values()
+    ]
 
-    last: the sizes of the last call and their number in a row. known: calls to repeat. Both have
-    one entry without gradients and one with gradients. appends: by the shape of keys, the repeated
-    append and the shape and dtype of the score's tensor, None without a tensor.
+
+def kind_of_mask(mask: Any) -> Any:
+    """Return the class of a mask and its numbers, with `_ARRAY` for each array; hashable."""
+    if isinstance(mask, All):
+        return tuple(map(kind_of_mask, mask.masks))
+    if not isinstance(mask, Mask):
+        return None if mask is None else _ARRAY
+    if type(mask).__module__ != Mask.__module__:  # may depend on more than its fields
+        return type(mask), _ARRAY
+    return type(mask), *(x if type(x) in _NUMBERS else _ARRAY for x in vars(mask).values())
+
+
+def _sizes(query: Array, key: Any, value: Array) -> Any:
+    return query.shape, (key.b if type(key) is PreparedKeys else key).shape, value.shape
+
+
+@dataclass(frozen=True, eq=False)
+class CoreArrays:
+    """A framework whose arrays lend their memory to the core.
+
+    types: of the arrays. core: the implementation to repeat. wants_gradients: (a, b, value, weight,
+    key_bias) → whether any needs gradients; None if memory alone does not tell. thread_count: () →
+    the number of threads. allocate: (query, shape) → an array of the dtype of query, uninitialised.
+    mark_written: (arrays): bump autograd version counters. context: () → the context to lower in.
+    train: (known call, lowered, value, packed, bounds) → the output with gradients, None if arrays
+    have another layout; None without gradients in the framework.
     """
 
-    def __init__(self) -> None:
-        self.last: dict[bool, tuple[Any, int]] = {False: (None, 0), True: (None, 0)}
-        self.known: dict[bool, tuple[Any, ...]] = {False: (), True: ()}
-        self.appends: dict[Any, Any] = {}
+    types: tuple[type[Any], ...]
+    backend: Backend
+    core: Implementation
+    wants_gradients: Callable[..., bool | None]
+    thread_count: Callable[[], int]
+    allocate: Callable[[Array, tuple[int, ...]], Array]
+    mark_written: Callable[[tuple[Array, ...]], None]
+    context: Callable[[], AbstractContextManager[Any]] | None = None
+    train: Callable[..., Array | None] | None = None
 
 
-@cache
-def _fields_of(score: Any) -> tuple[str, ...]:
-    return tuple(field.name for field in fields(score))
+class KnownCall:
+    """A call of the core, checked once, for other arrays of the same types, shapes and strides.
 
+    core: see `kernels.cpu.repeated_call`. lower, bounds: see `Lowering` and `Bounds`. sizes: of
+    query, key and value, compared before lowering computes anything; None if it computes nothing.
+    settings, keeps_scores, stop_shape: of the core's call.
 
-def _cache_key(score: Score) -> tuple[Any, Any]:
-    """Return the cache key of a score, its class and numbers; and its one tensor, or None.
-
-    The key is None if the score has several tensors or a `Projection`.
-    """
-    kind: Any = type(score)
-    alike, tensor = [kind], None
-    for name in _fields_of(kind):
-        x: Any = getattr(score, name)
-        if type(x) not in _NUMBERS:
-            if tensor is not None:
-                return None, None
-            tensor, x = x, Score
-        alike.append(x)
-    return tuple(alike), tensor
-
-
-_OURS = frozenset(SCORES.values())
-
-
-def _is_ours(score: Score) -> bool:
-    return type(score) in _OURS
-
-
-def _weight_of(task: Task) -> Any:
-    """Return the weight of a task's factors; `Score` for factors with biases, or none."""
-    f = task.score
-    if not isinstance(f, Factors) or f.query_bias is not None or f.key_bias is not None:
-        return Score
-    return f.weight
-
-
-def _of_weight(weight: Any) -> Any:
-    return None if weight is None else (weight.shape, weight.dtype)
-
-
-class RepeatedCoreCalls:
-    """Repeats calls of arrays of one type, see `call.backend.RepeatedCalls`.
-
-    type: of the arrays. core: the implementation to repeat. wants_gradients: (query, key, value,
-    weight) → whether the call needs gradients; None if the call depends on more than memory.
-    thread_count: () → the number of threads. allocate: (query, shape) → an array of the dtype of
-    query, uninitialised. mark_written: (arrays): bump autograd version counters. with_gradients:
-    (x, s) → a repeated call with gradients; None if the framework has none.
+    Raises ValueError: the core cannot repeat the call of a task.
     """
 
     def __init__(
         self,
-        type: type[Any],
-        backend: Backend,
-        core: Implementation,
-        wants_gradients: Callable[..., bool | None],
-        thread_count: Callable[[], int],
-        allocate: Callable[[Array, tuple[int, ...]], Array],
-        mark_written: Callable[[tuple[Array, ...]], None],
-        with_gradients: Callable[..., Any] | None = None,
+        arrays: CoreArrays,
+        query: Array,
+        key: Any,
+        value: Array,
+        lengths: Any,
+        mask: Any,
+        score: Any,
+        task: Task,
     ) -> None:
-        self.type, self.backend, self.core = type, backend, core
-        self.wants_gradients, self.thread_count, self.allocate = (
-            wants_gradients,
-            thread_count,
-            allocate,
+        self._xp = xp = arrays.backend.xp
+        x, self.settings = operands_of(xp, task, Options(), None)
+        self.stop_shape = None if x.stop is None else x.stop.shape
+        is_direct = mask is None and type(lengths) in arrays.types and xp.dtype(lengths) == "int64"
+        if is_direct:  # the core clamps lengths
+            x = x._replace(stop=lengths.reshape(self.stop_shape))
+        self.bounds = _bounds(arrays, x, task, is_direct, lengths, mask)
+        self.keeps_scores = keeps_scores(x, self.settings)
+        self.core = cpu.repeated_call(
+            x, self.settings, lengths if is_direct else None, arrays.allocate, self.keeps_scores
         )
-        self.mark_written, self.with_gradients = mark_written, with_gradients
-        self.calls: dict[Any, _ScoreCalls] = {}
+        f = cast(Factors, task.score)
+        trivial = _trivial_lowering(score, f, query, key)
+        self.lower = trivial or _lowering(arrays, f)
+        self.sizes = None if trivial else _sizes(query, key, value)
+        empty = Factors(None, None, f.pair, outer=f.outer)
+        self._task = task._replace(score=empty, value=None, mask=None, packed=None)
+
+    def task(self, lowered: Lowered, lengths: Any, mask: Any) -> Task:
+        """Return the task of the weights of such a call."""
+        a, b, weight, key_bias, scale = lowered
+        f = cast(Factors, self._task.score)
+        f = f._replace(a=a, b=b, weight=weight, key_bias=key_bias, scale=scale)
+        lowered_mask = lower_mask(self._xp, self._task.sizes, a, mask, lengths)
+        return self._task._replace(score=f, mask=lowered_mask)
+
+
+def _bounds(
+    arrays: CoreArrays, x: Operands, task: Task, is_direct: bool, lengths: Any, mask: Any
+) -> Bounds:
+    """Return the bounds of calls with such lengths, passed directly if `is_direct`, and masks."""
+    xp, sizes = arrays.backend.xp, task.sizes
+    if is_direct:
+        return lambda query, lengths, mask: (None, lengths, None)
+    if lengths is None and _ARRAY not in _flat(kind_of_mask(mask)):
+        constant = x.start, x.stop, x.mask
+        return lambda query, lengths, mask: None if lengths is not None else constant
+
+    def bounds(query: Array, lengths: Any, mask: Any) -> tuple[Any, Any, Any] | None:
+        lowered = lower_mask(xp, sizes, query, mask, lengths)
+        if not isinstance(lowered, LoweredMask):
+            return None
+        return lowered.start, lowered.stop, lowered.mask
+
+    return bounds
+
+
+def _flat(kind: Any) -> list[Any]:
+    return [x for y in kind for x in _flat(y)] if isinstance(kind, tuple) else [kind]
+
+
+def _trivial_lowering(score: Any, f: Factors, query: Array, key: Any) -> Lowering | None:
+    """Return the lowering of scores of this kind if it computes nothing; None if it does.
+
+    f: the factors of `score`, query and key.
+    """
+    b = key.b if type(key) is PreparedKeys else key
+    if type(score) not in _NAMED or f.a is not query or f.b is not b:
+        return None
+    tensors, scale = score.tensors(), float(f.scale)
+    if len(tensors) > 1 or any(x is not f.weight for x in tensors.values()):
+        return None
+    if f.key_bias is not None or (f.weight is not None and not tensors):
+        return None
+    weight = attrgetter(*tensors) if tensors else None
+
+    def lower(score: Any, query: Array, key: Any) -> Lowered:
+        if type(key) is PreparedKeys:
+            key = key.b
+        return query, key, weight and weight(score), None, scale
+
+    return lower
+
+
+def _lowering(arrays: CoreArrays, like: Factors) -> Lowering:
+    """Return the lowering of any score to factors with the pair and outer function of `like`."""
+    xp, context, pair, outer = arrays.backend.xp, arrays.context, like.pair.key, like.outer
+
+    def lower(score: Any, query: Array, key: Any) -> Lowered | None:
+        with nullcontext() if context is None else context():
+            if type(key) is PreparedKeys:
+                f = key.bind(xp, score, query)
+            else:
+                f = score.lower(xp, query, key)
+        if f.pair.key != pair or f.outer != outer or f.query_bias is not None:
+            return None
+        return (f.a, f.b, f.weight, f.key_bias, f.scale) if type(f.scale) is float else None
+
+    return lower
+
+
+class RepeatedCalls:
+    """The known calls of an owner: a layer, or all calls of functions with arrays of one type.
+
+    known: the known calls of each kind, the latest first. seen: how often a call of each kind and
+    sizes was checked. appends: the known appends to caches.
+    """
+
+    def __init__(self, arrays: CoreArrays) -> None:
+        self.arrays = arrays
+        self.known: dict[Any, tuple[KnownCall, ...]] = {}
+        self.seen: dict[Any, int] = {}
+        self.appends: dict[Any, Any] = {}
+
+    def forget(self) -> None:
+        """Forget all calls and appends."""
+        for known in (self.known, self.seen, self.appends):
+            known.clear()
 
     def run(
-        self, query: Array, key: Any, value: Array, score: Any, valid_lens: Any = None
-    ) -> Array | None:
-        """Return the output; None if the call repeats no earlier one."""
-        if not isinstance(score, Score):
+        self, kind: Any, query: Array, key: Any, value: Array, lengths: Any, mask: Any, score: Any
+    ) -> tuple[Array, Lowered, KnownCall] | None:
+        """Return (output, lowered score, known call); None if the call repeats no earlier one.
+
+        kind: of the score, mask and options; hashable. score: a score; or () → a score, called for
+        known sizes alone.
+        """
+        known = self.known.get(kind)
+        if known is None:
             return None
-        if valid_lens is not None and type(valid_lens) is not self.type:
+        arrays, lowered = self.arrays, None
+        packed = key.packed if type(key) is PreparedKeys else None
+        try:
+            for call in known:
+                if lowered is None:
+                    if call.sizes is not None and call.sizes != _sizes(query, key, value):
+                        continue
+                    score = score if isinstance(score, Score) else score()
+                    lowered = call.lower(score, query, key)
+                    if lowered is None:
+                        return None
+                    a, b, weight, key_bias, scale = lowered
+                    wants = arrays.wants_gradients(a, b, value, weight, key_bias)
+                    if wants is None:
+                        return None
+                    is_masked = not (lengths is mask is None)
+                    if wants and is_masked and not _is_padded(score, query, key, a, b):
+                        return None
+                if (bounds := call.bounds(query, lengths, mask)) is None:
+                    continue
+                if wants and arrays.train is not None:
+                    output = arrays.train(call, lowered, value, packed, bounds, lengths)
+                else:
+                    start, stop, allowed = bounds
+                    output = call.core.infer(
+                        a, b, weight, key_bias, value, packed, start, stop, allowed, scale,
+                        arrays.thread_count(),
+                    )  # fmt: skip
+                if output is not None:
+                    return output, lowered, call
+        except Exception:  # the checks of an unknown call say it better
             return None
-        cache_key, weight = _cache_key(score)
-        found = self.calls.get(cache_key)
-        if found is None:
-            return None
-        packed = None
-        if type(key) is PreparedKeys:
-            if key.score is not type(score) or key.key_bias is not None:
-                return None
-            key, packed = key.b, key.packed
-        if type(key) is not self.type or type(value) is not self.type:
-            return None
-        if weight is not None and not isinstance(weight, self.type):
-            return None
-        wants = self.wants_gradients(query, key, value, weight)
-        if wants is None:
-            return None
-        threads = self.thread_count()
-        for known in found.known[wants]:
-            output = known(query, key, weight, value, packed, valid_lens, threads)
-            if output is not None:
-                return output
         return None
 
     def remember(
-        self, query: Array, key: Any, value: Array, score: Any, valid_lens: Any, task: Task
+        self,
+        kind: Any,
+        query: Array,
+        key: Any,
+        value: Array,
+        lengths: Any,
+        mask: Any,
+        score: Any,
+        task: Task,
     ) -> None:
-        """Remember a completed call, if the previous one had the same sizes.
+        """Know a completed call and its task, from its second time on; see `run`."""
+        seen = kind, _sizes(query, key, value), query.dtype, getattr(lengths, "shape", None)
+        times = self.seen.get(seen, 0)
+        if not times and len(self.seen) >= MAX_KINDS:
+            self.seen.clear()
+        self.seen[seen] = times + 1
+        if not 0 < times <= MAX_CALLS:  # ever other strides
+            return
+        made = self._known_call(query, key, value, lengths, mask, score, task)
+        if made is None:
+            self.seen[seen] = MAX_CALLS + 1
+            return
+        if kind not in self.known and len(self.known) >= MAX_KINDS:
+            self.known.clear()
+        self.known[kind] = (made, *self.known.get(kind, ()))[:MAX_CALLS]
 
-        A repeated call computes the same function only for scores of this library. The score may
-        use no tensor but query, key, value and at most one weight.
-        """
-        if not _is_ours(score):
-            return
-        cache_key, weight = _cache_key(score)
-        if cache_key is None or _weight_of(task) is not weight:
-            return
-        f, tokens = cast(Factors, task.score), (query, getattr(key, "b", key), value)
-        made_of = zip((f.a, f.b, task.value), tokens, strict=True)
-        if any(x is not y or type(y) is not self.type for x, y in made_of):
-            return
-        wants = self.wants_gradients(*tokens, weight)
-        if wants is None or query.dtype != value.dtype:
-            return
-        if valid_lens is not None and (
-            wants  # the backward keeps arrays that share the caller's memory
-            or type(valid_lens) is not self.type
-            or self.backend.xp.dtype(valid_lens) != "int64"
-        ):
-            return
-        found = self._calls_of(cache_key)
-        lengths = None if valid_lens is None else valid_lens.shape
-        sizes = *(x.shape for x in tokens), lengths, query.dtype
-        last, times = found.last[wants]
-        found.last[wants] = sizes, times + 1 if sizes == last else 1
-        if found.last[wants][1] != 2:
-            return
-        made = self._made(task, valid_lens, wants)
-        if made is not None:
-            found.last[wants] = None, 0
-            found.known[wants] = (made, *found.known[wants])[:MAX_CALLS]
-
-    def _calls_of(self, cache_key: Any) -> _ScoreCalls:
-        if cache_key not in self.calls and len(self.calls) >= MAX_SCORES:
-            self.calls.clear()
-        return self.calls.setdefault(cache_key, _ScoreCalls())
-
-    def _made(self, task: Task, valid_lens: Any, wants: bool) -> Any:
-        """Return a function that repeats the call of a task, None if there is none."""
-        options = Options()
-        if choose(self.backend, task, options)[1] is not self.core:
+    def _known_call(
+        self,
+        query: Array,
+        key: Any,
+        value: Array,
+        lengths: Any,
+        mask: Any,
+        score: Any,
+        task: Task,
+    ) -> KnownCall | None:
+        """Return the known call of a task; None if it cannot be repeated."""
+        f, arrays = task.score, self.arrays
+        xp = arrays.backend.xp
+        if not isinstance(f, Factors) or f.query_bias is not None or 0 in task.sizes.scores_shape:
             return None
-        x, s = operands_of(self.backend.xp, task, options, None)
-        if valid_lens is not None:  # the core clamps them
-            if x.stop is None or x.start is not None or x.mask is not None:
-                return None
-            x = x._replace(stop=valid_lens.reshape(x.stop.shape))
-        try:
-            if wants and self.with_gradients is not None:
-                return self.with_gradients(x, s)
-            return cpu.again(x, s, valid_lens, self.allocate)
-        except ValueError:  # the core would have to copy arrays
+        if task.edges is not None or task.sink is not None or task.biases:
             return None
+        of_call = f.a, f.b, f.weight, f.key_bias, task.value
+        if any(x is not None and type(x) not in arrays.types for x in of_call):
+            return None
+        if not xp.dtype(query) == xp.dtype(f.a) == xp.dtype(value):
+            return None
+        if choose(arrays.backend, task, Options())[1] is not arrays.core:
+            return None
+        with suppress(ValueError):  # the core would have to copy arrays
+            return KnownCall(arrays, query, key, value, lengths, mask, score, task)
+        return None
 
-    def append(self, cache: Any, key: Array, value: Array, score: Any) -> bool:
-        """Append tokens like an earlier append; return False if there is none."""
-        cache_key, weight = _cache_key(score)
-        found = self.calls.get(cache_key)
-        known = None if found is None else found.appends.get(key.shape)
-        if known is None or self.wants_gradients(key, value, cache.b, weight) is not False:
+    def append(self, cache: Any, key: Array, value: Array, score: Score) -> bool:
+        """Append tokens to a `Cache` like an earlier append; return False if there is none."""
+        arrays = self.arrays
+        append = self.appends.get((key.shape, value.shape, kind_of_score(score)))
+        if append is None:
             return False
-        append, of_weight = known
-        if of_weight != _of_weight(weight):
+        if arrays.wants_gradients(key, cache.b, value, None, None) is not False:
             return False
-        arrays = cache.b, cache.values, cache.packed, cache.length
-        if not append(key, value, *arrays, self.thread_count()):
+        memory = cache.b, cache.values, cache.packed, cache.length
+        if not append(key, value, *memory, arrays.thread_count()):
             return False
-        self.mark_written(arrays)
+        arrays.mark_written(memory)
         return True
 
-    def remember_append(self, cache: Any, key: Array, value: Array, score: Any, f: Factors) -> None:
-        """Remember a completed append of keys that the score uses unchanged."""
-        cache_key, weight = _cache_key(score)
-        if f.b is not key or f.key_bias is not None or cache_key is None or not _is_ours(score):
+    def remember_append(
+        self, cache: Any, key: Array, value: Array, score: Score, f: Factors
+    ) -> None:
+        """Know a completed append of keys that the score uses unchanged; f: its factors."""
+        arrays = self.arrays
+        if f.b is not key or f.key_bias is not None or type(value) not in arrays.types:
             return
-        if type(value) is not self.type:
+        if arrays.wants_gradients(key, cache.b, value, None, None) is not False:
             return
-        if self.wants_gradients(key, value, cache.b, weight) is not False:
-            return
-        appends = self._calls_of(cache_key).appends
-        if len(appends) >= MAX_CALLS:
-            appends.clear()
-        arrays = cache.b, cache.values, cache.packed, cache.length
-        try:
-            append = cpu.append_again(f.pair.name, key, value, arrays)
-        except ValueError:  # rows need a conversion, a broadcast or a copy
-            return
-        appends[key.shape] = append, _of_weight(weight)
+        if len(self.appends) >= MAX_KINDS:
+            self.appends.clear()
+        memory = cache.b, cache.values, cache.packed, cache.length
+        with suppress(ValueError):  # rows need a conversion, a broadcast or a copy
+            self.appends[key.shape, value.shape, kind_of_score(score)] = cpu.repeated_append(
+                f.pair.name, key, value, memory
+            )
+
+
+def _is_padded(score: Any, query: Array, key: Any, a: Array, b: Array) -> bool:
+    """Return whether padding reaches no gradient of the parameters of a score.
+
+    a, b: its factors. Their gradients are 0 for padding. They stay 0 in sums over tokens if the
+    score has no such sums, or sums products of finite numbers.
+    """
+    if a is query and (b is key or type(key) is PreparedKeys):
+        return True
+    if not score.linears or type(score) not in _NAMED:
+        return False
+    return cpu.is_finite(query) and (type(key) is PreparedKeys or cpu.is_finite(key))

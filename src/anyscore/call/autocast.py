@@ -7,7 +7,7 @@ from dataclasses import replace
 from typing import Any
 
 from anyscore.ops import Array, Ops
-from anyscore.score.base import Score
+from anyscore.score.base import Projection, Score
 
 _CAST = "float32", "float16", "bfloat16"
 
@@ -19,7 +19,9 @@ def autocast(xp: Ops, dtype: str, tensors: Iterable[Array], score: Any) -> tuple
         tensors_of_score = {x: y for x, y in score.tensors().items() if x not in scales}
         fields: dict[str, Any] = {x: cast(xp, dtype, y) for x, y in tensors_of_score.items()}
         for name, x in score.projections().items():  # these modules cast their own inputs
-            fields[name] = replace(x, dtype=dtype) if x.dtype in _CAST else x
+            fields[name] = Projection(
+                x.call, x.shape, dtype if x.dtype in _CAST else x.dtype, x.tensors
+            )
         score = replace(score, **fields)
     return [cast(xp, dtype, x) for x in tensors], score
 

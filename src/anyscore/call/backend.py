@@ -251,23 +251,34 @@ class Buffers(Protocol):
 
 
 class RepeatedCalls(Protocol):
-    """Repeats an earlier call with default options, also with other lengths; and cache appends."""
+    """The known calls of an owner: calls like these are lowered and run without checks."""
 
     def run(
-        self, query: Array, key: Any, value: Array, score: Any, valid_lens: Any = None
-    ) -> Array | None:
-        """Return the output; None if the call repeats no earlier one."""
+        self, kind: Any, query: Array, key: Any, value: Array, lengths: Any, mask: Any, score: Any
+    ) -> tuple[Array, Any, Any] | None:
+        """Return (output, lowered score, known call); None if the call repeats no earlier one.
+
+        kind: of the score, mask and options; hashable.
+        """
 
     def remember(
-        self, query: Array, key: Any, value: Array, score: Any, valid_lens: Any, task: Any
+        self,
+        kind: Any,
+        query: Array,
+        key: Any,
+        value: Array,
+        lengths: Any,
+        mask: Any,
+        score: Any,
+        task: Task,
     ) -> None:
-        """Remember a completed call and its task, so that an equal call can skip checks."""
+        """Know a completed call and its task, from its second time on; see `run`."""
 
     def append(self, cache: Any, key: Array, value: Array, score: Any) -> bool:
         """Append tokens to a `Cache` like an earlier append; return False if there is none."""
 
-    def remember_append(self, cache: Any, key: Array, value: Array, score: Any, f: Any) -> None:
-        """Remember a completed append; f: the factors of the score."""
+    def remember_append(self, cache: Any, key: Array, value: Array, score: Any, f: Factors) -> None:
+        """Know a completed append; f: the factors of the score."""
 
 
 REPEATED: dict[type, RepeatedCalls] = {}

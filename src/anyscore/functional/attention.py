@@ -9,6 +9,7 @@ from numbers import Integral
 from typing import Any, NamedTuple
 
 from anyscore import backends
+from anyscore.backends.repeated import kind_of_mask, kind_of_score
 from anyscore.call.autocast import autocast, cast
 from anyscore.call.backend import (
     Adapter,
@@ -23,7 +24,7 @@ from anyscore.call.lowering import prepare
 from anyscore.call.prepared import PreparedKeys
 from anyscore.call.task import Call, Options, Task
 from anyscore.functional import from_scores, separable
-from anyscore.modifiers.normalizers import Normalizer, check_normalizer, normalize
+from anyscore.modifiers.normalizers import Normalizer, Sigmoid, check_normalizer, normalize
 from anyscore.modifiers.sinks import apply_sink, check_sink
 from anyscore.ops import Array, Ops
 from anyscore.ops.checks import check_options, find_framework
@@ -111,19 +112,25 @@ def attention(
     array([[ 2.,  3.,  4.,  5.],
            [10., 11., 12., 13.]])
     """
-    is_default = (
-        mask is dropout_seed is sink is bias is bias_after is None
-        and type(dropout) is type(softcap) is float
-        and dropout == softcap == 0.0
+    repeats = None
+    if (
+        dropout_seed is sink is bias is bias_after is None
         and return_weights is return_lse is False
-        and type(impl) is type(normalizer) is str
-        and (impl, normalizer) == ("auto", "softmax")
-    )
-    before = backends.repeats(query) if is_default else None
-    if before is not None:
-        output = before.run(query, key, value, score, valid_lens)
-        if output is not None:
-            return output
+        and type(dropout) is type(softcap) is float
+        and dropout == 0.0
+        and type(impl) is str
+        and impl == "auto"
+        and isinstance(score, Score)
+        and isinstance(normalizer, str | Sigmoid)
+    ):
+        repeats = backends.repeats(query)
+    if repeats is not None:
+        kind: Any = kind_of_score(score)
+        if not (mask is None and softcap == 0.0 and normalizer == "softmax"):
+            kind = kind, softcap, normalizer, kind_of_mask(mask)
+        found = repeats.run(kind, query, key, value, valid_lens, mask, score)
+        if found is not None:
+            return found[0]
     call = Call(
         query, key, value, score, mask, valid_lens, softcap, sink, bias, bias_after, normalizer
     )
@@ -131,8 +138,8 @@ def attention(
     if value is None:  # `Call.value=None` means "scores only", so refuse it here
         find_framework(query=query, value=value)
     result, task = attend(call, options)
-    if before is not None:
-        before.remember(query, key, value, score, valid_lens, task)
+    if repeats is not None:
+        repeats.remember(kind, query, key, value, valid_lens, mask, score, task)
     return result if return_weights or return_lse else result.output
 
 

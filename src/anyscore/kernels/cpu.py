@@ -162,42 +162,31 @@ def forward(x: Operands, s: Settings, results: Results, threads: int) -> None:
     _core.forward(x, s.pair, s.numbers, results, threads)
 
 
-def again(
+def repeated_call(
     x: Operands,
     s: Settings,
     lengths: Array | None,
     empty: Callable[[Array, tuple[int, ...]], Array],
+    keeps_scores: bool,
 ) -> Any:
-    """Return a function that runs this forward with other arrays of the same shapes and strides.
+    """Return an object that runs this call with other arrays of the same shapes and strides.
 
-    (a, b, weight, value, packed, lengths, threads) → the output; None if arrays have another
-    layout. lengths: the caller's array, of which x.stop is a view; clamped by the core. empty: (a,
-    shape) → an array of the type of a, for the output.
+    infer(a, b, weight, key_bias, value, packed, lengths, scale, threads) → the output.
+    forward(the same) → (output, stats, scores or None).
+    backward(a, b, weight, key_bias, value, lengths, kept, stats, d_output, scale, threads) → the
+    gradients of the first five, None for those that are None.
+
+    Each returns None if arrays have another layout; the last two also if the arrays are not of the
+    accumulation dtype. lengths: the caller's array, of which x.stop is a view; clamped by the
+    core. empty: (a, shape) → an array of the type of a, for results. keeps_scores: whether `kept`,
+    saved for the backward, is scores; else it is the output.
 
     Raises ValueError: the call has other operands, or the core would have to copy one.
     """
-    return _core.Again(x, lengths, s.pair, s.numbers, s.lead, empty)
+    return _core.RepeatedCall(x, lengths, s.pair, s.numbers, s.lead, empty, keeps_scores)
 
 
-def train_again(
-    x: Operands,
-    s: Settings,
-    empty: Callable[[Array, tuple[int, ...]], Array],
-    keeps_scores: bool,
-) -> Any:
-    """Return an object that runs this forward, and its backward, with other arrays like these.
-
-    forward(a, b, weight, value, packed, stop, threads) → (output, stats, scores), and backward(a,
-    b, weight, value, stop, kept, stats, d_output, threads) → the gradients of the first four, None
-    for those that are None. Both return None if arrays have another layout. empty: as in `again`.
-    keeps_scores: whether `kept`, saved for the backward, is scores; else it is the output.
-
-    Raises ValueError: as `again`, or arrays are not of the accumulation dtype.
-    """
-    return _core.TrainAgain(x, s.pair, s.numbers, s.lead, empty, keeps_scores)
-
-
-def append_again(
+def repeated_append(
     pair: str, key: Array, value: Array, cache: tuple[Array, Array, Array | None, Array]
 ) -> Any:
     """Return a function that appends other tokens of the same shapes to a cache of the same shapes.
@@ -208,7 +197,12 @@ def append_again(
 
     Raises ValueError: the core would have to convert or copy an array.
     """
-    return _core.AppendAgain(pair, key, value, *cache)
+    return _core.RepeatedAppend(pair, key, value, *cache)
+
+
+def is_finite(x: Array) -> bool:
+    """Return whether all numbers of an array are finite; False for an array of another dtype."""
+    return bool(_core.is_finite(x))
 
 
 def backward(

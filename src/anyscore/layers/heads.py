@@ -201,6 +201,9 @@ def mask_inputs(
                 f"mask has shape {tuple(part.keep.shape)}, expected (T_q, T_k) or four axes "
                 "with heads third from the end: for a mask without heads pass mask[:, None]."
             )
+    if mask is valid_lens is None and not isinstance(keys, PreparedKeys):
+        check_tensors(xp, queries, keys, values)
+        return queries, keys, values, None
     q, k, v = (
         x.key if isinstance(x, PreparedKeys) else x[..., None, :, :] for x in tensors.values()
     )

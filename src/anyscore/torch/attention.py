@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any, NamedTuple, cast
 
 import torch
 from torch import Tensor
+from torch.nn.modules.module import _has_any_global_hook
 
-from anyscore.backends.torch.modes import is_transformed
+from anyscore.backends.repeated import KnownCall, Lowered, RepeatedCalls, kind_of_mask
+from anyscore.backends.torch.backend import ARRAYS
+from anyscore.backends.torch.modes import is_transformed, may_repeat
 from anyscore.call.task import Call, Options, Task
 from anyscore.functional.attention import attend
 from anyscore.functional.cache.prepare import PreparedKeys
@@ -23,11 +26,20 @@ from anyscore.ops.locks import Lock
 from anyscore.score.base import Score
 from anyscore.torch.layer import Layer, check_inputs
 from anyscore.torch.nested_weights import PackedCall
-from anyscore.torch.weight import Linear, Weight, projection
+from anyscore.torch.weight import Linear, Weight, is_unwatched, projection
 
 _xp = load("torch")
 _MAKING = Lock()
 """Held while a first call creates parameters: concurrent calls wait."""
+
+
+class _LastCall(NamedTuple):
+    """A repeated call: its task is made if its weights are asked for."""
+
+    call: KnownCall
+    lowered: Lowered
+    lengths: Any
+    mask: Any
 
 
 @with_texts
@@ -78,7 +90,8 @@ class Attention(AttentionLayer[Tensor], Layer):
         sizes |= {"heads": heads, "kv_heads": kv_heads, "projected": projected}
         sizes |= {} if makes_parameters(score, sink) else factory  # refused without parameters
         self._set_options(score, sizes, dropout, impl, softcap, sink, normalizer)
-        self._last: Task | PackedCall | None = None
+        self._last: Task | PackedCall | _LastCall | None = None
+        self._calls = RepeatedCalls(ARRAYS)
         tensors = score.tensors() if isinstance(score, Score) else {}
         for name in self._spec.names:
             kind = Linear if name in self._spec.linears else Weight
@@ -119,19 +132,47 @@ class Attention(AttentionLayer[Tensor], Layer):
         """
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         values = tensor if values is None else values
+        kind: Any = None
+        dropout = self.dropout if self.training else 0.0
+        is_plain = bias is bias_after is self._packed is None and not (dropout or return_weights)
+        if is_plain and self.impl == "auto" and may_repeat(queries) and self._is_unwatched():
+            kind = self.score, self.softcap, self.normalizer
+            kind = kind if mask is None else (*kind, kind_of_mask(mask))
+            found = self._calls.run(
+                kind, queries, keys, values, valid_lens, mask, lambda: self._score(queries)
+            )
+            if found is not None:
+                return self._of_known_call(valid_lens, mask, *found)
         self._meet(queries, tensor, values, valid_lens, mask, bias, bias_after)
         score, sink = self._score(queries), self._sink(queries)
         rest = bias, bias_after, self.normalizer
-        dropout = self.dropout if self.training else 0.0
         result, task = attend(
             Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink, *rest),
             Options(dropout, return_scores=return_weights, impl=self.impl),
         )
         if not torch.compiler.is_compiling():
             self._last = None if is_transformed(result.output) else self._snapshot(task)
+            if kind is not None:
+                self._calls.remember(kind, queries, keys, values, valid_lens, mask, score, task)
         elif not torch.compiler.is_exporting():
             self._last = None
         return (result.output, result.weights) if return_weights else result.output
+
+    def _is_unwatched(self) -> bool:
+        """Return whether nobody counts the calls of the modules that hold the parameters."""
+        watched = _has_any_global_hook()  # type: ignore[no-untyped-call]
+        return not watched and all(map(is_unwatched, self._modules.values()))
+
+    def _of_known_call(
+        self, lengths: Any, mask: Any, output: Tensor, lowered: Lowered, call: KnownCall
+    ) -> Tensor:
+        """Return the output of a repeated call; keep its arrays without their graph."""
+        a, b, weight, key_bias, scale = lowered
+        weight = None if weight is None else weight.detach().clone()  # an optimiser changes it
+        key_bias = None if key_bias is None else key_bias.detach()
+        lowered = a.detach(), b.detach(), weight, key_bias, scale
+        self._last = _LastCall(call, lowered, lengths, mask)
+        return output
 
     def _snapshot(self, task: Task) -> Task | PackedCall:
         kept = snapshot(_xp, task)
@@ -140,6 +181,8 @@ class Attention(AttentionLayer[Tensor], Layer):
     def _weights_of_last(self, *chosen: Chosen) -> Tensor | None:
         last = self._last
         with torch.no_grad():
+            if isinstance(last, _LastCall):
+                last = last.call.task(*last[1:])
             if isinstance(last, PackedCall):
                 return last.weights(*chosen)
             return None if last is None else chosen_weights(last, *chosen)
@@ -192,7 +235,15 @@ class Attention(AttentionLayer[Tensor], Layer):
         return cast(Any, self._modules[SINK])(like.detach())
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**self.__dict__, "_last": None}
+        return {**self.__dict__, "_last": None, "_calls": None}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        super().__setstate__(
+            {
+                **state,  # type: ignore[no-untyped-call]
+                "_calls": RepeatedCalls(ARRAYS),
+            }
+        )
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         rename_legacy_keys(state_dict, prefix, self._spec)

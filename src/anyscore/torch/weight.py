@@ -116,15 +116,26 @@ class Linear(Weight, nn.Linear):
         self.out_features, self.in_features = shape
 
 
+def is_unwatched(module: Any) -> bool:
+    """Return whether a module is a `Weight` that no library replaced, and no hook watches."""
+    return type(module) in (Linear, Weight) and not (
+        module._forward_hooks
+        or module._forward_pre_hooks
+        or module._backward_hooks
+        or module._backward_pre_hooks
+    )
+
+
 def projection(module: nn.Module, like: Tensor) -> Projection:
     """Return a `Linear`, or its replacement, as a `Projection` for tokens like `like`."""
     weight: Any = module.weight
     tensors = (weight,) if type(module) is Linear else tuple(module.parameters())
     call: Callable[[Tensor], Tensor] = module
-    device = like.device.type
-    if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
-        call = _autocast(module, device, torch.get_autocast_dtype(device))
-    return Projection(call, tuple(weight.shape), _xp.dtype(weight), tensors)
+    if torch._C._is_any_autocast_enabled():
+        device = like.device.type
+        if torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device):
+            call = _autocast(module, device, torch.get_autocast_dtype(device))
+    return Projection(call, weight.shape, _xp.dtype(weight), tensors)
 
 
 def _autocast(module: nn.Module, device: str, dtype: torch.dtype) -> Callable[[Tensor], Tensor]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -13,11 +13,11 @@ from torch import Tensor
 
 import anyscore
 from anyscore import attention
-from anyscore.backends.repeated import MAX_CALLS, MAX_SCORES
+from anyscore.backends.repeated import MAX_CALLS, MAX_KINDS, RepeatedCalls
 from anyscore.call.backend import REPEATED
 from anyscore.functional.cache.prepare import prepare_keys
 from anyscore.kernels import cpu
-from helpers.repeated_calls import forget
+from helpers.repeated_calls import forget, is_known
 
 pytestmark = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
 
@@ -54,10 +54,6 @@ def warm(score: Any, *tensors: Any) -> Any:
     """Call until the call is known; return the first result."""
     first, *_ = (attention(*tensors, score=score) for _ in range(3))
     return first
-
-
-def is_known(score: Any, *tensors: Any) -> bool:
-    return REPEATED[Tensor].run(*tensors, score) is not None
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
@@ -246,30 +242,38 @@ def test_a_weight_that_is_no_tensor_is_refused_as_ever(weight: str) -> None:
     assert str(later.value) == str(first.value)
 
 
-def test_a_score_of_ones_own_is_looked_at_each_time(misses: list[Any]) -> None:
-    class Mine(anyscore.Dot):
-        pass
+def test_a_score_of_a_user_is_lowered_each_time(misses: list[Any]) -> None:
+    factor = 1.0
 
-    score = Mine()
-    for calls in (1, 2, 3, 4):
-        attention(*inputs(), score=score)
-        assert len(misses) == calls
+    class Mine(anyscore.Dot):
+        def lower(self, xp: Any, query: Any, key: Any) -> Any:
+            return super().lower(xp, query * factor, key)
+
+    for factor in (1.0, 2.0, 3.0, 4.0):
+        found = attention(*inputs(), score=Mine())
+        query, key, value = inputs()
+        torch.testing.assert_close(
+            found, attention(query * factor, key, value, score=anyscore.Dot())
+        )
+    assert is_known(Mine(), *inputs())
 
 
 def test_few_calls_are_kept_of_few_scores_and_no_tensors() -> None:
     score = SCORES["additive"]()
     for n in range(2, 14):
         warm(score, *inputs(n))
-    assert max(len(calls.known[False]) for calls in REPEATED[Tensor].calls.values()) == MAX_CALLS
+    of_tensors = cast(RepeatedCalls, REPEATED[Tensor])
+    assert max(map(len, of_tensors.known.values())) == MAX_CALLS
     assert is_known(score, *inputs(13))
     assert not is_known(score, *inputs(2))
     gone = weakref.ref(score), weakref.ref(score.w_v)
     del score
     gc.collect()
     assert [x() for x in gone] == [None, None]
-    for n in range(2 * MAX_SCORES):
+    for n in range(2 * MAX_KINDS):
         warm(anyscore.Gaussian(1.0 + n), *inputs())
-    assert len(REPEATED[Tensor].calls) <= MAX_SCORES
+    assert 0 < len(of_tensors.known) <= MAX_KINDS
+    assert 0 < len(of_tensors.seen) <= MAX_KINDS
 
 
 def test_a_score_that_is_made_anew_is_known_by_what_it_is_made_of(misses: list[Any]) -> None:

@@ -11,12 +11,14 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyscore.backends.reference.run import reference_in
+from anyscore.backends.repeated import RepeatedCalls
 from anyscore.backends.torch import core, modes, triton
 from anyscore.backends.torch import flops as _counts_of_operations  # noqa: F401
 from anyscore.backends.torch.buffers import TorchBuffers
 from anyscore.backends.torch.modes import is_compiling, is_transforming
+from anyscore.backends.torch.modes import may_repeat as may_repeat
 from anyscore.backends.torch.nested import NestedAdapter
-from anyscore.backends.torch.repeated import RepeatedTorchCalls
+from anyscore.backends.torch.repeated import core_arrays
 from anyscore.backends.torch.sparse import sparse_weights
 from anyscore.call.backend import (
     AS_THEY_ARE,
@@ -138,6 +140,7 @@ _SDPA = Implementation("sdpa", _why_not, _run)
 _ON_CPU = _SDPA, core.CORE
 _ON_GPU = _SDPA, triton.KERNELS
 BACKEND = Torch()
-REPEATED_CALLS = RepeatedTorchCalls(BACKEND, core.CORE)
+ARRAYS = core_arrays(BACKEND, core.CORE)
+REPEATED_CALLS = RepeatedCalls(ARRAYS)
 
 REPEATED[Tensor] = REPEATED_CALLS

@@ -23,7 +23,6 @@ from anyscore.backends.torch.modes import (
     is_wrapper,
 )
 from anyscore.backends.torch.operators import acc_dtype, array
-from anyscore.backends.torch.repeated import run as run_repeated
 from anyscore.call.backend import Implementation, Result
 from anyscore.call.operands import N_DIFFERENTIABLE
 from anyscore.call.task import Options, Task
@@ -57,10 +56,6 @@ def why_not_wrapper(xs: list[Tensor]) -> str | None:
 def run(task: Task, options: Options, seed: Any) -> Result:
     """Run a task by the operators, on the device of its tensors."""
     x, s = operands_of(_xp, task, options, seed)
-    if not options.return_lse and task.sink is None:
-        output = run_repeated(x, s)
-        if output is not None:
-            return Result(output, None)
     if differentiable(y for y in x[:N_DIFFERENTIABLE] if y is not None):
         output, stats, scores = autograd.forward(with_edges_by_key(x, task), s)
     else:

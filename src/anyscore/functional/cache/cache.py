@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from anyscore.backends import repeats
+from anyscore.backends.repeated import kind_of_score
 from anyscore.call.backend import RepeatedCalls
 from anyscore.call.lowering import combine
 from anyscore.call.prepared import PreparedKeys
@@ -200,9 +201,10 @@ class Cache:
         before = self._known(query) if plain else None
         if before is not None and query.shape[-2:-1] == (1,):
             check_score_of(score, self.score, self.scalar_fields, "attend(query")
-            output = before.run(query, self.keys, self.values, score, self.length)
-            if output is not None and self.length > 0:
-                return output
+            kind, length = kind_of_score(score), self.length
+            found = before.run(kind, query, self.keys, self.values, length, None, score)
+            if found is not None and self.length > 0:
+                return found[0]
         given = self._placed(query, score, causal, given)
         return attention(query, self.keys, self.values, score=score, **given)
 
