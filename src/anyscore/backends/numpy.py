@@ -124,9 +124,11 @@ _ARRAYS = CoreArrays(
     (np.ndarray,),
     BACKEND,
     _FUSED[0],
+    layout=lambda x: (x.shape, x.dtype),
     wants_gradients=lambda *arrays: False,
     thread_count=numpy_core.threads,
     allocate=lambda query, shape: np.empty(shape, query.dtype),
+    may_write=lambda x: True,
     mark_written=lambda arrays: None,
     context=_silent,
 )

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from contextlib import AbstractContextManager, nullcontext, suppress
 from dataclasses import dataclass
+from numbers import Real
 from operator import attrgetter
 from typing import Any, TypeAlias, cast
 
@@ -25,7 +26,7 @@ from anyscore.masks.lowered import LoweredMask
 from anyscore.masks.objects import All, Mask
 from anyscore.ops import Array
 from anyscore.score import SCORES
-from anyscore.score.base import Score
+from anyscore.score.base import Projection, Score
 from anyscore.score.factors import Factors
 
 MAX_CALLS, MAX_KINDS = 8, 64
@@ -40,63 +41,98 @@ Lowering: TypeAlias = Callable[[Any, Array, Any], Lowered | None]
 Bounds: TypeAlias = Callable[[Array, Any, Any], tuple[Any, Any, Any] | None]
 """(query, lengths, mask) → (start, stop, mask) of the core; None for another mask."""
 
-_NAMED = frozenset(SCORES.values())
-_NUMBERS = frozenset((type(None), bool, int, float, str))
+NAMED = frozenset(SCORES.values())
+"""The scores whose calls are repeated: nothing is known of users' own."""
 _ARRAY = "an array"
 
 
+def _number(x: Any) -> Any:
+    """Return a hashable object that stands for a number, or None, and its type."""
+    return x if x is None or type(x) is float else (type(x), x)
+
+
+_NUMBERS = frozenset((type(None), float, int, bool, str))
+
+
 def kind_of_score(score: Any) -> Any:
-    """Return the class of a score, its numbers, and the shapes of its tensors; hashable."""
-    return type(score), *[
-        x if x is None or type(x) in _NUMBERS else getattr(x, "shape", None)
-        for x in vars(score).values()
-    ]
+    """Return the class of a score, its numbers, and the shapes of its tensors; hashable.
+
+    None for a score that is not repeated: of a user, or with a number of another type.
+    """
+    kind = type(score)
+    if kind not in NAMED:
+        return None
+    found: list[Any] = [kind]
+    for x in vars(score).values():
+        if x is None or type(x) is float:
+            found.append(x)
+        elif isinstance(x, Real):
+            return None
+        else:
+            found.append(getattr(x, "shape", None))
+    return tuple(found)
 
 
 def kind_of_mask(mask: Any) -> Any:
     """Return the class of a mask and its numbers, with `_ARRAY` for each array; hashable."""
-    if isinstance(mask, All):
+    if type(mask) is All:
         return tuple(map(kind_of_mask, mask.masks))
     if not isinstance(mask, Mask):
         return None if mask is None else _ARRAY
     if type(mask).__module__ != Mask.__module__:  # may depend on more than its fields
         return type(mask), _ARRAY
-    return type(mask), *(x if type(x) in _NUMBERS else _ARRAY for x in vars(mask).values())
-
-
-def _sizes(query: Array, key: Any, value: Array) -> Any:
-    return query.shape, (key.b if type(key) is PreparedKeys else key).shape, value.shape
+    fields = (_number(x) if type(x) in _NUMBERS else _ARRAY for x in vars(mask).values())
+    return type(mask), *fields
 
 
 @dataclass(frozen=True, eq=False)
 class CoreArrays:
     """A framework whose arrays lend their memory to the core.
 
-    types: of the arrays. core: the implementation to repeat. wants_gradients: (a, b, value, weight,
-    key_bias) → whether any needs gradients; None if memory alone does not tell. thread_count: () →
-    the number of threads. allocate: (query, shape) → an array of the dtype of query, uninitialised.
-    mark_written: (arrays): bump autograd version counters. context: () → the context to lower in.
-    train: (known call, lowered, value, packed, bounds) → the output with gradients, None if arrays
-    have another layout; None without gradients in the framework.
+    types: of the arrays. core: the implementation to repeat. layout: x → its shape, dtype and
+    device, hashable. wants_gradients: (a, b, value, weight, key_bias) → whether any needs
+    gradients; None if memory alone does not tell. thread_count: () → the number of threads.
+    allocate: (query, shape) → an array of the dtype of query, uninitialised. may_write: x → whether
+    x may be written to now. mark_written: (arrays): bump autograd version counters. context: () →
+    the context to lower in. train: (known call, lowered, value, packed, bounds, lengths) → the
+    output with gradients, None if arrays have another layout; None without gradients in the
+    framework.
     """
 
     types: tuple[type[Any], ...]
     backend: Backend
     core: Implementation
+    layout: Callable[[Array], Any]
     wants_gradients: Callable[..., bool | None]
     thread_count: Callable[[], int]
     allocate: Callable[[Array, tuple[int, ...]], Array]
+    may_write: Callable[[Array], bool]
     mark_written: Callable[[tuple[Array, ...]], None]
     context: Callable[[], AbstractContextManager[Any]] | None = None
     train: Callable[..., Array | None] | None = None
+
+    def layouts(self, query: Array, key: Any, value: Array) -> Any:
+        """Return the layouts of the tensors of a call."""
+        key = key.b if type(key) is PreparedKeys else key
+        return self.layout(query), self.layout(key), self.layout(value)
+
+    def layouts_of_score(self, score: Any) -> list[Any]:
+        """Return the layouts of the parameters of a score."""
+        found: list[Any] = []
+        for x in vars(score).values():
+            if type(x) is Projection:
+                found.extend(map(self.layout, x.tensors))
+            elif isinstance(x, self.types):
+                found.append(self.layout(x))
+        return found
 
 
 class KnownCall:
     """A call of the core, checked once, for other arrays of the same types, shapes and strides.
 
-    core: see `kernels.cpu.repeated_call`. lower, bounds: see `Lowering` and `Bounds`. sizes: of
-    query, key and value, compared before lowering computes anything; None if it computes nothing.
-    settings, keeps_scores, stop_shape: of the core's call.
+    core: see `kernels.cpu.repeated_call`. lower, bounds: see `Lowering` and `Bounds`. is_trivial:
+    whether lowering computes nothing. layouts, layouts_of_score: compared before it computes
+    anything. settings, keeps_scores, stop_shape: of the core's call.
 
     Raises ValueError: the core cannot repeat the call of a task.
     """
@@ -125,18 +161,24 @@ class KnownCall:
         )
         f = cast(Factors, task.score)
         trivial = _trivial_lowering(score, f, query, key)
+        self.is_trivial = trivial is not None
         self.lower = trivial or _lowering(arrays, f)
-        self.sizes = None if trivial else _sizes(query, key, value)
+        self.layouts = arrays.layouts(query, key, value)
+        self.layouts_of_score = arrays.layouts_of_score(score)
         empty = Factors(None, None, f.pair, outer=f.outer)
         self._task = task._replace(score=empty, value=None, mask=None, packed=None)
 
-    def task(self, lowered: Lowered, lengths: Any, mask: Any) -> Task:
+    def task(self, lowered: Lowered, bounds: tuple[Any, Any, Any]) -> Task:
         """Return the task of the weights of such a call."""
         a, b, weight, key_bias, scale = lowered
         f = cast(Factors, self._task.score)
         f = f._replace(a=a, b=b, weight=weight, key_bias=key_bias, scale=scale)
-        lowered_mask = lower_mask(self._xp, self._task.sizes, a, mask, lengths)
-        return self._task._replace(score=f, mask=lowered_mask)
+        start, stop, mask = bounds
+        if stop is not None:  # lengths as the caller gave them
+            shape = cast(Any, self.stop_shape)
+            stop = self._xp.clip(self._xp.reshape(stop, shape), 0, self._task.sizes.keys)
+        of_call = LoweredMask(self._xp, self._task.sizes.keys, start, stop, mask)
+        return self._task._replace(score=f, mask=of_call if of_call.masks_any else None)
 
 
 def _bounds(
@@ -169,7 +211,7 @@ def _trivial_lowering(score: Any, f: Factors, query: Array, key: Any) -> Lowerin
     f: the factors of `score`, query and key.
     """
     b = key.b if type(key) is PreparedKeys else key
-    if type(score) not in _NAMED or f.a is not query or f.b is not b:
+    if f.a is not query or f.b is not b:
         return None
     tensors, scale = score.tensors(), float(f.scale)
     if len(tensors) > 1 or any(x is not f.weight for x in tensors.values()):
@@ -178,8 +220,10 @@ def _trivial_lowering(score: Any, f: Factors, query: Array, key: Any) -> Lowerin
         return None
     weight = attrgetter(*tensors) if tensors else None
 
-    def lower(score: Any, query: Array, key: Any) -> Lowered:
+    def lower(score: Any, query: Array, key: Any) -> Lowered | None:
         if type(key) is PreparedKeys:
+            if key.score is not type(score) or key.key_bias is not None:
+                return None
             key = key.b
         return query, key, weight and weight(score), None, scale
 
@@ -207,7 +251,7 @@ class RepeatedCalls:
     """The known calls of an owner: a layer, or all calls of functions with arrays of one type.
 
     known: the known calls of each kind, the latest first. seen: how often a call of each kind and
-    sizes was checked. appends: the known appends to caches.
+    layouts was checked. appends: the known appends to caches.
     """
 
     def __init__(self, arrays: CoreArrays) -> None:
@@ -223,45 +267,50 @@ class RepeatedCalls:
 
     def run(
         self, kind: Any, query: Array, key: Any, value: Array, lengths: Any, mask: Any, score: Any
-    ) -> tuple[Array, Lowered, KnownCall] | None:
-        """Return (output, lowered score, known call); None if the call repeats no earlier one.
+    ) -> tuple[Array, Lowered, KnownCall, tuple[Any, Any, Any]] | None:
+        """Return (output, lowered score, known call, bounds); None if no earlier call is repeated.
 
-        kind: of the score, mask and options; hashable. score: a score; or () → a score, called for
-        known sizes alone.
+        kind: of the score, mask and options; hashable; None for a call that is never repeated.
+        score: a score; or () → a score.
         """
         known = self.known.get(kind)
         if known is None:
             return None
-        arrays, lowered = self.arrays, None
+        arrays, computed = self.arrays, None
         packed = key.packed if type(key) is PreparedKeys else None
         try:
             for call in known:
-                if lowered is None:
-                    if call.sizes is not None and call.sizes != _sizes(query, key, value):
-                        continue
-                    score = score if isinstance(score, Score) else score()
+                if not call.is_trivial and call.layouts != arrays.layouts(query, key, value):
+                    continue
+                score = score if isinstance(score, Score) else score()
+                if call.is_trivial:
                     lowered = call.lower(score, query, key)
-                    if lowered is None:
-                        return None
-                    a, b, weight, key_bias, scale = lowered
-                    wants = arrays.wants_gradients(a, b, value, weight, key_bias)
+                elif call.layouts_of_score != arrays.layouts_of_score(score):
+                    continue
+                elif computed is None:
+                    lowered = computed = call.lower(score, query, key)
+                else:
+                    lowered = computed
+                bounds = call.bounds(query, lengths, mask)
+                if lowered is None or bounds is None:
+                    continue
+                a, b, weight, key_bias, scale = lowered
+                if not (wants := arrays.wants_gradients(a, b, value, weight, key_bias)):
                     if wants is None:
                         return None
-                    is_masked = not (lengths is mask is None)
-                    if wants and is_masked and not _is_padded(score, query, key, a, b):
-                        return None
-                if (bounds := call.bounds(query, lengths, mask)) is None:
-                    continue
-                if wants and arrays.train is not None:
-                    output = arrays.train(call, lowered, value, packed, bounds, lengths)
-                else:
                     start, stop, allowed = bounds
                     output = call.core.infer(
                         a, b, weight, key_bias, value, packed, start, stop, allowed, scale,
                         arrays.thread_count(),
                     )  # fmt: skip
+                elif arrays.train is None or (
+                    not (lengths is mask is None) and not _is_padded(score, query, key, lowered)
+                ):
+                    return None
+                else:
+                    output = arrays.train(call, lowered, value, packed, bounds, lengths)
                 if output is not None:
-                    return output, lowered, call
+                    return output, lowered, call, bounds
         except Exception:  # the checks of an unknown call say it better
             return None
         return None
@@ -278,7 +327,9 @@ class RepeatedCalls:
         task: Task,
     ) -> None:
         """Know a completed call and its task, from its second time on; see `run`."""
-        seen = kind, _sizes(query, key, value), query.dtype, getattr(lengths, "shape", None)
+        if kind is None:
+            return
+        seen = kind, self.arrays.layouts(query, key, value), getattr(lengths, "shape", None)
         times = self.seen.get(seen, 0)
         if not times and len(self.seen) >= MAX_KINDS:
             self.seen.clear()
@@ -324,8 +375,8 @@ class RepeatedCalls:
     def append(self, cache: Any, key: Array, value: Array, score: Score) -> bool:
         """Append tokens to a `Cache` like an earlier append; return False if there is none."""
         arrays = self.arrays
-        append = self.appends.get((key.shape, value.shape, kind_of_score(score)))
-        if append is None:
+        append = self.appends.get(self._kind_of_append(key, value, score))
+        if append is None or not arrays.may_write(cache.b):
             return False
         if arrays.wants_gradients(key, cache.b, value, None, None) is not False:
             return False
@@ -335,6 +386,10 @@ class RepeatedCalls:
         arrays.mark_written(memory)
         return True
 
+    def _kind_of_append(self, key: Array, value: Array, score: Score) -> Any:
+        of_score = kind_of_score(score), *self.arrays.layouts_of_score(score)
+        return key.shape, value.shape, of_score
+
     def remember_append(
         self, cache: Any, key: Array, value: Array, score: Score, f: Factors
     ) -> None:
@@ -342,25 +397,28 @@ class RepeatedCalls:
         arrays = self.arrays
         if f.b is not key or f.key_bias is not None or type(value) not in arrays.types:
             return
+        if kind_of_score(score) is None:
+            return
         if arrays.wants_gradients(key, cache.b, value, None, None) is not False:
             return
         if len(self.appends) >= MAX_KINDS:
             self.appends.clear()
         memory = cache.b, cache.values, cache.packed, cache.length
         with suppress(ValueError):  # rows need a conversion, a broadcast or a copy
-            self.appends[key.shape, value.shape, kind_of_score(score)] = cpu.repeated_append(
-                f.pair.name, key, value, memory
-            )
+            append = cpu.repeated_append(f.pair.name, key, value, memory)
+            self.appends[self._kind_of_append(key, value, score)] = append
 
 
-def _is_padded(score: Any, query: Array, key: Any, a: Array, b: Array) -> bool:
+def _is_padded(score: Any, query: Array, key: Any, lowered: Lowered) -> bool:
     """Return whether padding reaches no gradient of the parameters of a score.
 
-    a, b: its factors. Their gradients are 0 for padding. They stay 0 in sums over tokens if the
-    score has no such sums, or sums products of finite numbers.
+    The gradients of factors of padding are 0. They stay 0 in sums over tokens if there are none, or
+    if these sum products of finite numbers. Layouts that are not contiguous would sum in another
+    order than the zeroed copies of a first call.
     """
-    if a is query and (b is key or type(key) is PreparedKeys):
+    a, b, _, key_bias, _ = lowered
+    is_prepared = type(key) is PreparedKeys
+    if a is query and (b is key or is_prepared) and key_bias is None:
         return True
-    if not score.linears or type(score) not in _NAMED:
-        return False
-    return cpu.is_finite(query) and (type(key) is PreparedKeys or cpu.is_finite(key))
+    tokens = (query,) if is_prepared else (query, key)
+    return bool(score.linears) and all(x.is_contiguous() and cpu.is_finite(x) for x in tokens)

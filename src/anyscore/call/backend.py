@@ -255,10 +255,10 @@ class RepeatedCalls(Protocol):
 
     def run(
         self, kind: Any, query: Array, key: Any, value: Array, lengths: Any, mask: Any, score: Any
-    ) -> tuple[Array, Any, Any] | None:
-        """Return (output, lowered score, known call); None if the call repeats no earlier one.
+    ) -> tuple[Array, Any, Any, Any] | None:
+        """Return (output, lowered score, known call, bounds); None if no earlier call is repeated.
 
-        kind: of the score, mask and options; hashable.
+        kind: of the score, mask and options; hashable; None for a call that is never repeated.
         """
 
     def remember(

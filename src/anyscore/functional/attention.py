@@ -126,7 +126,7 @@ def attention(
         repeats = backends.repeats(query)
     if repeats is not None:
         kind: Any = kind_of_score(score)
-        if not (mask is None and softcap == 0.0 and normalizer == "softmax"):
+        if kind is not None and not (mask is None and softcap == 0.0 and normalizer == "softmax"):
             kind = kind, softcap, normalizer, kind_of_mask(mask)
         found = repeats.run(kind, query, key, value, valid_lens, mask, score)
         if found is not None:

@@ -133,7 +133,7 @@ _passed: dict[Any, Sizes] = {}
 
 
 def layouts(xp: Ops, *tensors: Array) -> Any:
-    """Return types, shapes, dtypes and devices of tensors, hashable; None for traced ones."""
+    """Return types, shapes, dtypes and devices of tensors, hashable; None if traced."""
     try:
         if xp.is_tracing():
             return None

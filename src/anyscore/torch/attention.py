@@ -8,7 +8,14 @@ import torch
 from torch import Tensor
 from torch.nn.modules.module import _has_any_global_hook
 
-from anyscore.backends.repeated import KnownCall, Lowered, RepeatedCalls, kind_of_mask
+from anyscore.backends.repeated import (
+    NAMED,
+    KnownCall,
+    Lowered,
+    RepeatedCalls,
+    kind_of_mask,
+    kind_of_score,
+)
 from anyscore.backends.torch.backend import ARRAYS
 from anyscore.backends.torch.modes import is_transformed, may_repeat
 from anyscore.call.task import Call, Options, Task
@@ -20,7 +27,7 @@ from anyscore.layers.parameters import SINK, AnyScore, Parameter, makes_paramete
 from anyscore.layers.score_spec import BoundScore
 from anyscore.layers.state_dicts import rename_legacy_keys
 from anyscore.layers.texts import with_texts
-from anyscore.modifiers.normalizers import Normalizer
+from anyscore.modifiers.normalizers import Normalizer, Sigmoid
 from anyscore.ops import load
 from anyscore.ops.locks import Lock
 from anyscore.score.base import Score
@@ -38,8 +45,7 @@ class _LastCall(NamedTuple):
 
     call: KnownCall
     lowered: Lowered
-    lengths: Any
-    mask: Any
+    bounds: tuple[Any, Any, Any]
 
 
 @with_texts
@@ -136,13 +142,12 @@ class Attention(AttentionLayer[Tensor], Layer):
         dropout = self.dropout if self.training else 0.0
         is_plain = bias is bias_after is self._packed is None and not (dropout or return_weights)
         if is_plain and self.impl == "auto" and may_repeat(queries) and self._is_unwatched():
-            kind = self.score, self.softcap, self.normalizer
-            kind = kind if mask is None else (*kind, kind_of_mask(mask))
+            kind = self._kind(mask)
             found = self._calls.run(
                 kind, queries, keys, values, valid_lens, mask, lambda: self._score(queries)
             )
             if found is not None:
-                return self._of_known_call(valid_lens, mask, *found)
+                return self._of_known_call(valid_lens, *found)
         self._meet(queries, tensor, values, valid_lens, mask, bias, bias_after)
         score, sink = self._score(queries), self._sink(queries)
         rest = bias, bias_after, self.normalizer
@@ -163,15 +168,31 @@ class Attention(AttentionLayer[Tensor], Layer):
         watched = _has_any_global_hook()  # type: ignore[no-untyped-call]
         return not watched and all(map(is_unwatched, self._modules.values()))
 
+    def _kind(self, mask: Any) -> Any:
+        """Return the kind of a call for `RepeatedCalls`; None for a score that is not repeated."""
+        score, cap = self.score, self.softcap
+        kind = score if isinstance(score, type) and score in NAMED else kind_of_score(score)
+        if kind is None or not isinstance(self.normalizer, str | Sigmoid):
+            return None
+        return kind, type(cap), cap, self.normalizer, mask if mask is None else kind_of_mask(mask)
+
     def _of_known_call(
-        self, lengths: Any, mask: Any, output: Tensor, lowered: Lowered, call: KnownCall
+        self,
+        lengths: Any,
+        output: Tensor,
+        lowered: Lowered,
+        call: KnownCall,
+        bounds: tuple[Any, Any, Any],
     ) -> Tensor:
         """Return the output of a repeated call; keep its arrays without their graph."""
         a, b, weight, key_bias, scale = lowered
         weight = None if weight is None else weight.detach().clone()  # an optimiser changes it
         key_bias = None if key_bias is None else key_bias.detach()
         lowered = a.detach(), b.detach(), weight, key_bias, scale
-        self._last = _LastCall(call, lowered, lengths, mask)
+        start, stop, mask = bounds
+        if stop is lengths and stop is not None:  # the caller may write to lengths
+            stop = stop.clone()
+        self._last = _LastCall(call, lowered, (start, stop, mask))
         return output
 
     def _snapshot(self, task: Task) -> Task | PackedCall:

@@ -91,6 +91,14 @@ def _train(
     return output
 
 
+def _may_write(x: Tensor) -> bool:
+    return torch.is_inference_mode_enabled() or not x.is_inference()
+
+
+def _layout(x: Tensor) -> Any:
+    return x.shape, x.dtype, x.device
+
+
 def _mark_written(arrays: tuple[Maybe, ...]) -> None:
     """Increment version counters, by which autograd detects writes to saved tensors."""
     increment_version([x for x in arrays if x is not None])
@@ -102,9 +110,11 @@ def core_arrays(backend: Backend, core: Implementation) -> CoreArrays:
         (Tensor, nn.Parameter),
         backend,
         core,
+        _layout,
         wants_gradients,
         torch.get_num_threads,
         Tensor.new_empty,
+        _may_write,
         _mark_written,
         train=_train,
     )
