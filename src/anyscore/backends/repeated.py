@@ -44,14 +44,7 @@ Bounds: TypeAlias = Callable[[Array, Any, Any], tuple[Any, Any, Any] | None]
 NAMED = frozenset(SCORES.values())
 """The scores whose calls are repeated: nothing is known of users' own."""
 _ARRAY = "an array"
-
-
-def _number(x: Any) -> Any:
-    """Return a hashable object that stands for a number, or None, and its type."""
-    return x if x is None or type(x) is float else (type(x), x)
-
-
-_NUMBERS = frozenset((type(None), float, int, bool, str))
+_NUMBERS = frozenset((type(None), bool, int, float, str))
 
 
 def kind_of_score(score: Any) -> Any:
@@ -66,7 +59,9 @@ def kind_of_score(score: Any) -> Any:
     for x in vars(score).values():
         if x is None or type(x) is float:
             found.append(x)
-        elif isinstance(x, Real):
+        elif type(x) is int:
+            found.append((int, x))
+        elif isinstance(x, Real):  # NumPy's, booleans, fractions
             return None
         else:
             found.append(getattr(x, "shape", None))
@@ -81,7 +76,7 @@ def kind_of_mask(mask: Any) -> Any:
         return None if mask is None else _ARRAY
     if type(mask).__module__ != Mask.__module__:  # may depend on more than its fields
         return type(mask), _ARRAY
-    fields = (_number(x) if type(x) in _NUMBERS else _ARRAY for x in vars(mask).values())
+    fields = ((type(x), x) if type(x) in _NUMBERS else _ARRAY for x in vars(mask).values())
     return type(mask), *fields
 
 

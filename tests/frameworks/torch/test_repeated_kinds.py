@@ -19,7 +19,7 @@ from anyscore.score.factors import Factors
 from anyscore.score.outer import Outer
 from anyscore.score.pairs import PRODUCT
 from anyscore.torch import Attention
-from helpers.repeated_calls import forget
+from helpers.repeated_calls import forget, is_known
 
 pytestmark = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
 
@@ -89,6 +89,9 @@ def test_numbers_of_scores(number: Any) -> None:
         lambda: attention(Q, Q, Q, score=anyscore.Gaussian(number(2))),
         lambda: attention(Q, Q, Q, score=anyscore.Gaussian(number(1))),
     )
+    for _ in range(3):
+        attention(Q, Q, Q, score=anyscore.Gaussian(number(2)))
+    assert is_known(anyscore.Gaussian(number(2)), Q, Q, Q) is (number in (int, float))
     for wrong in (-1, 0):
         check(
             lambda: attention(Q, Q, Q, score=anyscore.Gaussian(number(2))),
