@@ -21,7 +21,7 @@ public:
     // (*lead, capacity, width), packed keys or None, and its length, () of int64. Raises std::invalid_argument if no
     // other rows can be appended so.
     RepeatedAppend(const std::string& pair, nb::handle key, nb::handle value, nb::handle b, nb::handle values,
-                nb::handle packed, nb::handle length)
+                   nb::handle packed, nb::handle length)
         : pair(pair), keys(key, b), of_values(value, values), length(length.ptr(), lent(length, true), true) {
         if (keys.count != of_values.count || keys.capacity != of_values.capacity)
             throw std::invalid_argument("the rows are not like those that are there.");

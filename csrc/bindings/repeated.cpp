@@ -107,8 +107,8 @@ public:
     RepeatedCall(const RepeatedCall&) = delete;
 
     // Returns the output for these arrays and scale of the score; None if their layouts differ.
-    nb::object infer(nb::handle a, nb::handle b, nb::handle weight, nb::handle key_bias, nb::handle value,
-                     nb::handle packed, nb::handle start, nb::handle stop, nb::handle mask, double scale, int threads) const {
+    nb::object infer(nb::handle a, nb::handle b, nb::handle weight, nb::handle key_bias, nb::handle value, nb::handle packed,
+                     nb::handle start, nb::handle stop, nb::handle mask, double scale, int threads) const {
         Call now;
         if (!take({a, b, weight, key_bias, value, packed, start, stop, mask}, scale, now)) return nb::none();
         Forward made;
@@ -124,7 +124,8 @@ public:
     // Returns (output, stats, scores or None) for arrays as in `infer`; None if their layouts differ, or the call has no
     // repeated backward.
     nb::object forward(nb::handle a, nb::handle b, nb::handle weight, nb::handle key_bias, nb::handle value,
-                       nb::handle packed, nb::handle start, nb::handle stop, nb::handle mask, double scale, int threads) const {
+                       nb::handle packed, nb::handle start, nb::handle stop, nb::handle mask, double scale,
+                       int threads) const {
         Call now;
         if (!trains || !take({a, b, weight, key_bias, value, packed, start, stop, mask}, scale, now)) return nb::none();
         Forward made;
@@ -159,8 +160,8 @@ public:
         now_back.d_output = results.rows("d_output", upstream, {call.queries, call.value_width}, false);
         if (Arrays::type("stats", of_stats) != sums) throw std::invalid_argument("stats must be those of the forward.");
         now_back.stats = Arrays::contiguous("stats", of_stats, shape(2, call.queries));
-        void** const data_of[] = {&now_back.d_a.data, &now_back.d_b.data, &now_back.d_weight.data,
-                                  &now_back.d_key_bias.data, &now_back.d_value.data};
+        void** const data_of[] = {&now_back.d_a.data, &now_back.d_b.data, &now_back.d_weight.data, &now_back.d_key_bias.data,
+                                  &now_back.d_value.data};
         nb::object gradients[FACTORS];
         for (std::size_t i = 0; i < FACTORS; i++)
             gradients[i] = layouts[i] ? slopes[i].make(empty, operands[i], *data_of[i]) : nb::none();
@@ -206,7 +207,7 @@ private:
         now.scale = scale;
         now.dots = call.dots && dots();
         const void* of_mask[3] = {};
-        const void** const data_of[] = {&now.a.data,     &now.b.data, &now.weight.data, &now.key_bias.data, &now.value.data,
+        const void** const data_of[] = {&now.a.data,      &now.b.data, &now.weight.data, &now.key_bias.data, &now.value.data,
                                         &now.packed.data, &of_mask[0], &of_mask[1],      &of_mask[2]};
         for (std::size_t i = 0; i < operands.size(); i++) {
             if (i == PACKED && !needs_packed) continue;
@@ -269,15 +270,16 @@ void bind_repeated(nb::module_& module) {
         .def(nb::init<nb::tuple, nb::handle, const std::string&, const std::array<double, Settings::COUNT>&,
                       const std::vector<Size>&, nb::object, bool>(),
              nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
-        .def("infer", &RepeatedCall::infer, nb::arg("a"), nb::arg("b"), nb::arg("weight").none(),
-             nb::arg("key_bias").none(), nb::arg("value"), nb::arg("packed").none(), nb::arg("start").none(), nb::arg("stop").none(), nb::arg("mask").none(),
-             nb::arg("scale"), nb::arg("threads"))
+        .def("infer", &RepeatedCall::infer, nb::arg("a"), nb::arg("b"), nb::arg("weight").none(), nb::arg("key_bias").none(),
+             nb::arg("value"), nb::arg("packed").none(), nb::arg("start").none(), nb::arg("stop").none(),
+             nb::arg("mask").none(), nb::arg("scale"), nb::arg("threads"))
         .def("forward", &RepeatedCall::forward, nb::arg("a"), nb::arg("b"), nb::arg("weight").none(),
-             nb::arg("key_bias").none(), nb::arg("value"), nb::arg("packed").none(), nb::arg("start").none(), nb::arg("stop").none(), nb::arg("mask").none(),
-             nb::arg("scale"), nb::arg("threads"))
+             nb::arg("key_bias").none(), nb::arg("value"), nb::arg("packed").none(), nb::arg("start").none(),
+             nb::arg("stop").none(), nb::arg("mask").none(), nb::arg("scale"), nb::arg("threads"))
         .def("backward", &RepeatedCall::backward, nb::arg("a"), nb::arg("b"), nb::arg("weight").none(),
-             nb::arg("key_bias").none(), nb::arg("value"), nb::arg("start").none(), nb::arg("stop").none(), nb::arg("mask").none(), nb::arg("kept"), nb::arg("stats"),
-             nb::arg("d_output"), nb::arg("scale"), nb::arg("threads"));
+             nb::arg("key_bias").none(), nb::arg("value"), nb::arg("start").none(), nb::arg("stop").none(),
+             nb::arg("mask").none(), nb::arg("kept"), nb::arg("stats"), nb::arg("d_output"), nb::arg("scale"),
+             nb::arg("threads"));
 }
 
 }  // namespace anyscore
