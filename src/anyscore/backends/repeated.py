@@ -61,10 +61,11 @@ def kind_of_score(score: Any) -> Any:
             found.append(x)
         elif type(x) is int:
             found.append((int, x))
-        elif isinstance(x, Real):  # NumPy's, booleans, fractions
-            return None
         else:
-            found.append(getattr(x, "shape", None))
+            shape = getattr(x, "shape", None)
+            if not shape and isinstance(x, Real):  # NumPy's, booleans, fractions
+                return None
+            found.append(shape)
     return tuple(found)
 
 
