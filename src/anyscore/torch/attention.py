@@ -33,7 +33,14 @@ from anyscore.ops.locks import Lock
 from anyscore.score.base import Score
 from anyscore.torch.layer import Layer, check_inputs
 from anyscore.torch.nested_weights import PackedCall
-from anyscore.torch.weight import Linear, Weight, is_unwatched, projection
+from anyscore.torch.weight import (
+    Linear,
+    Weight,
+    is_unwatched,
+    plain_projection,
+    projection,
+    tensor_of,
+)
 
 _xp = load("torch")
 _MAKING = Lock()
@@ -144,7 +151,7 @@ class Attention(AttentionLayer[Tensor], Layer):
         if is_plain and self.impl == "auto" and may_repeat(queries) and self._is_unwatched():
             kind = self._kind(mask)
             found = self._calls.run(
-                kind, queries, keys, values, valid_lens, mask, lambda: self._score(queries)
+                kind, queries, keys, values, valid_lens, mask, self._score_of_tensors
             )
             if found is not None:
                 return self._of_known_call(valid_lens, *found)
@@ -165,16 +172,18 @@ class Attention(AttentionLayer[Tensor], Layer):
 
     def _is_unwatched(self) -> bool:
         """Return whether nobody counts the calls of the modules that hold the parameters."""
-        watched = _has_any_global_hook()  # type: ignore[no-untyped-call]
-        return not watched and all(map(is_unwatched, self._modules.values()))
+        for module in self._modules.values():
+            if not is_unwatched(module):
+                return False
+        return not _has_any_global_hook()  # type: ignore[no-untyped-call]
 
     def _kind(self, mask: Any) -> Any:
         """Return the kind of a call for `RepeatedCalls`; None for a score that is not repeated."""
-        score, cap = self.score, self.softcap
+        score, cap, normalizer = self.score, self.softcap, self.normalizer
         kind = score if isinstance(score, type) and score in NAMED else kind_of_score(score)
-        if kind is None or not isinstance(self.normalizer, str | Sigmoid):
+        if kind is None or not (type(normalizer) is str or isinstance(normalizer, Sigmoid)):
             return None
-        return kind, type(cap), cap, self.normalizer, mask if mask is None else kind_of_mask(mask)
+        return kind, type(cap), cap, normalizer, mask if mask is None else kind_of_mask(mask)
 
     def _of_known_call(
         self,
@@ -247,6 +256,14 @@ class Attention(AttentionLayer[Tensor], Layer):
         for name in self._spec.score_parameters:
             module: Any = self._modules[name]
             values[name] = projection(module, like) if name in linears else module(detached)
+        return cast(BoundScore, self._bound).build(_xp, values)
+
+    def _score_of_tensors(self) -> Any:
+        """Build the score without calls of the modules, which nobody watches."""
+        values: dict[str, Any] = {}
+        for name in self._spec.score_parameters:
+            weight = tensor_of(self._modules[name])
+            values[name] = plain_projection(weight) if name in self._spec.linears else weight
         return cast(BoundScore, self._bound).build(_xp, values)
 
     def _sink(self, like: Tensor) -> Any:

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.functional import linear
 from torch.nn.parameter import UninitializedParameter, is_lazy
 
 from anyscore.layers.parameters import Parameter
@@ -117,13 +118,27 @@ class Linear(Weight, nn.Linear):
 
 
 def is_unwatched(module: Any) -> bool:
-    """Return whether a module is a `Weight` that no library replaced, and no hook watches."""
-    return type(module) in (Linear, Weight) and not (
-        module._forward_hooks
-        or module._forward_pre_hooks
-        or module._backward_hooks
-        or module._backward_pre_hooks
+    """Return whether a module does what its class says: nobody replaced, patched or watches it."""
+    return (
+        type(module) in (Linear, Weight)
+        and not module._forward_hooks
+        and not module._forward_pre_hooks
+        and not module._backward_hooks
+        and not module._backward_pre_hooks
+        and "forward" not in vars(module)
+        and module._parameters.get("bias") is None
     )
+
+
+def tensor_of(module: Any) -> Tensor:
+    """Return the tensor of a `Weight` that nobody watches."""
+    weight: Tensor | None = module._parameters.get("weight")  # faster than `module.weight`
+    return module.weight if weight is None else weight
+
+
+def plain_projection(weight: Tensor) -> Projection:
+    """Return the projection of a `Linear` that nobody watches, by its matrix."""
+    return Projection(lambda x: linear(x, weight), weight.shape, "", (weight,))
 
 
 def projection(module: nn.Module, like: Tensor) -> Projection:
