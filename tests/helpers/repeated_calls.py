@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 from torch import Tensor
 
 from anyscore import backends
-from anyscore.backends.repeated import RepeatedCalls, kind_of_score
-from anyscore.call.backend import REPEATED
+from anyscore.backends.repeated import REPEATED, kind_of_score
 
 
 def forget() -> None:
     """Forget all known calls of functions."""
     for known in REPEATED.values():
-        cast(RepeatedCalls, known).forget()
+        known.forget()
 
 
 def is_known(score: Any, query: Any, key: Any, value: Any) -> bool:

@@ -12,7 +12,8 @@ Imports `kernels` and what is below. Start with `record` and `numpy`.
 
 from __future__ import annotations
 
-from anyscore.call.backend import REPEATED, Backend, RepeatedCalls
+from anyscore.backends.repeated import REPEATED, RepeatedCalls
+from anyscore.call.backend import Backend
 from anyscore.ops import Array
 
 

@@ -16,8 +16,8 @@ from anyscore.backends.record import (
     why_not_dtype,
 )
 from anyscore.backends.reference.run import reference_in
-from anyscore.backends.repeated import CoreArrays, RepeatedCalls
-from anyscore.call.backend import REPEATED, Backend, Implementation, Result
+from anyscore.backends.repeated import REPEATED, CoreArrays, RepeatedCalls
+from anyscore.call.backend import Backend, Implementation, Result
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
 from anyscore.ops import Array, acc_dtype, load

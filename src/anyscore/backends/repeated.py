@@ -20,7 +20,7 @@ from anyscore.call.backend import Backend, Implementation, choose
 from anyscore.call.lowering import lower_mask
 from anyscore.call.operands import Operands
 from anyscore.call.prepared import PreparedKeys
-from anyscore.call.task import Options, Task
+from anyscore.call.task import Call, Options, Task
 from anyscore.kernels import cpu
 from anyscore.masks.lowered import LoweredMask
 from anyscore.masks.objects import All, Mask
@@ -133,17 +133,8 @@ class KnownCall:
     Raises ValueError: the core cannot repeat the call of a task.
     """
 
-    def __init__(
-        self,
-        arrays: CoreArrays,
-        query: Array,
-        key: Any,
-        value: Array,
-        lengths: Any,
-        mask: Any,
-        score: Any,
-        task: Task,
-    ) -> None:
+    def __init__(self, arrays: CoreArrays, call: Call, task: Task) -> None:
+        query, key, value, score, mask, lengths, *_ = call
         self._xp = xp = arrays.backend.xp
         x, self.settings = operands_of(xp, task, Options(), None)
         self.stop_shape = None if x.stop is None else x.stop.shape
@@ -164,16 +155,20 @@ class KnownCall:
         empty = Factors(None, None, f.pair, outer=f.outer)
         self._task = task._replace(score=empty, value=None, mask=None, packed=None)
 
+    def clamped(self, stop: Array | None) -> Array | None:
+        """Return the ends of intervals from 0 to T_k; the core takes lengths as they come."""
+        if stop is None:
+            return None
+        shape = cast(Any, self.stop_shape)
+        return self._xp.clip(self._xp.reshape(stop, shape), 0, self._task.sizes.keys)
+
     def task(self, lowered: Lowered, bounds: tuple[Any, Any, Any]) -> Task:
         """Return the task of the weights of such a call."""
         a, b, weight, key_bias, scale = lowered
         f = cast(Factors, self._task.score)
         f = f._replace(a=a, b=b, weight=weight, key_bias=key_bias, scale=scale)
         start, stop, mask = bounds
-        if stop is not None:  # lengths as the caller gave them
-            shape = cast(Any, self.stop_shape)
-            stop = self._xp.clip(self._xp.reshape(stop, shape), 0, self._task.sizes.keys)
-        of_call = LoweredMask(self._xp, self._task.sizes.keys, start, stop, mask)
+        of_call = LoweredMask(self._xp, self._task.sizes.keys, start, self.clamped(stop), mask)
         return self._task._replace(score=f, mask=of_call if of_call.masks_any else None)
 
 
@@ -311,28 +306,19 @@ class RepeatedCalls:
             return None
         return None
 
-    def remember(
-        self,
-        kind: Any,
-        query: Array,
-        key: Any,
-        value: Array,
-        lengths: Any,
-        mask: Any,
-        score: Any,
-        task: Task,
-    ) -> None:
+    def remember(self, kind: Any, call: Call, task: Task) -> None:
         """Know a completed call and its task, from its second time on; see `run`."""
         if kind is None:
             return
-        seen = kind, self.arrays.layouts(query, key, value), getattr(lengths, "shape", None)
+        of_tensors = self.arrays.layouts(*call[:3])
+        seen = kind, of_tensors, getattr(call.valid_lens, "shape", None)
         times = self.seen.get(seen, 0)
         if not times and len(self.seen) >= MAX_KINDS:
             self.seen.clear()
         self.seen[seen] = times + 1
         if not 0 < times <= MAX_CALLS:  # ever other strides
             return
-        made = self._known_call(query, key, value, lengths, mask, score, task)
+        made = self._known_call(call, task)
         if made is None:
             self.seen[seen] = MAX_CALLS + 1
             return
@@ -340,16 +326,7 @@ class RepeatedCalls:
             self.known.clear()
         self.known[kind] = (made, *self.known.get(kind, ()))[:MAX_CALLS]
 
-    def _known_call(
-        self,
-        query: Array,
-        key: Any,
-        value: Array,
-        lengths: Any,
-        mask: Any,
-        score: Any,
-        task: Task,
-    ) -> KnownCall | None:
+    def _known_call(self, call: Call, task: Task) -> KnownCall | None:
         """Return the known call of a task; None if it cannot be repeated."""
         f, arrays = task.score, self.arrays
         xp = arrays.backend.xp
@@ -360,12 +337,12 @@ class RepeatedCalls:
         of_call = f.a, f.b, f.weight, f.key_bias, task.value
         if any(x is not None and type(x) not in arrays.types for x in of_call):
             return None
-        if not xp.dtype(query) == xp.dtype(f.a) == xp.dtype(value):
+        if not xp.dtype(call.query) == xp.dtype(f.a) == xp.dtype(task.value):
             return None
         if choose(arrays.backend, task, Options())[1] is not arrays.core:
             return None
         with suppress(ValueError):  # the core would have to copy arrays
-            return KnownCall(arrays, query, key, value, lengths, mask, score, task)
+            return KnownCall(arrays, call, task)
         return None
 
     def append(self, cache: Any, key: Array, value: Array, score: Score) -> bool:
@@ -403,6 +380,10 @@ class RepeatedCalls:
         with suppress(ValueError):  # rows need a conversion, a broadcast or a copy
             append = cpu.repeated_append(f.pair.name, key, value, memory)
             self.appends[self._kind_of_append(key, value, score)] = append
+
+
+REPEATED: dict[type, RepeatedCalls] = {}
+"""The repeated calls of functions by the type of the query; a backend adds its own when loaded."""
 
 
 def _is_padded(score: Any, query: Array, key: Any, lowered: Lowered) -> bool:

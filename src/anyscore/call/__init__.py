@@ -6,7 +6,7 @@
     autocast     the casts of a framework's automatic mixed precision
     operands     the record that every kernel takes: `Operands`, `Settings`, `Results`
     backend      the interface of a framework: `Backend`, an `Adapter` for other tensors, the
-                 `Buffers` of its caches, `RepeatedCalls`; which `Implementation` runs a task
+                 `Buffers` of its caches; which `Implementation` runs a task
 
 Imports `ops`, `score`, `masks` and `modifiers`. Start with `task`.
 """

@@ -248,38 +248,3 @@ class Buffers(Protocol):
 
     def packed_buffer(self, b: Array) -> Array | None:
         """Return a buffer for packed keys; None, for no packing, if the core cannot read b."""
-
-
-class RepeatedCalls(Protocol):
-    """The known calls of an owner: calls like these are lowered and run without checks."""
-
-    def run(
-        self, kind: Any, query: Array, key: Any, value: Array, lengths: Any, mask: Any, score: Any
-    ) -> tuple[Array, Any, Any, Any] | None:
-        """Return (output, lowered score, known call, bounds); None if no earlier call is repeated.
-
-        kind: of the score, mask and options; hashable; None for a call that is never repeated.
-        """
-
-    def remember(
-        self,
-        kind: Any,
-        query: Array,
-        key: Any,
-        value: Array,
-        lengths: Any,
-        mask: Any,
-        score: Any,
-        task: Task,
-    ) -> None:
-        """Know a completed call and its task, from its second time on; see `run`."""
-
-    def append(self, cache: Any, key: Array, value: Array, score: Any) -> bool:
-        """Append tokens to a `Cache` like an earlier append; return False if there is none."""
-
-    def remember_append(self, cache: Any, key: Array, value: Array, score: Any, f: Factors) -> None:
-        """Know a completed append; f: the factors of the score."""
-
-
-REPEATED: dict[type, RepeatedCalls] = {}
-"""Repeated calls by the type of the query; a backend adds its object when it is loaded."""

@@ -139,7 +139,7 @@ def attention(
         find_framework(query=query, value=value)
     result, task = attend(call, options)
     if repeats is not None:
-        repeats.remember(kind, query, key, value, valid_lens, mask, score, task)
+        repeats.remember(kind, call, task)
     return result if return_weights or return_lse else result.output
 
 

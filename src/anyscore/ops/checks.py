@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import difflib
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
 from typing import Any, NoReturn, cast
@@ -142,24 +142,31 @@ def layouts(xp: Ops, *tensors: Array) -> Any:
         return None
 
 
+def remembered(passed: dict[Any, Sizes], signature: Any, check: Callable[[], Sizes]) -> Sizes:
+    """Return the sizes of a check that passed before with a signature; else of a new check.
+
+    signature: all that the check depends on, None if unknown.
+    """
+    try:
+        sizes = None if signature is None else passed.get(signature)
+    except TypeError:  # sizes without a value are not hashable
+        return check()
+    if sizes is None:  # one access: another thread may clear them meanwhile
+        sizes = check()
+        if signature is not None:
+            if len(passed) >= 1000:
+                passed.clear()
+            passed[signature] = sizes
+    return sizes
+
+
 def check_tensors(xp: Ops, query: Array, key: Array, value: Array) -> Sizes:
     """Check dtypes and shapes of query, key and value; return the sizes of the call.
 
     Raises TypeError, ValueError: a dtype or shape does not fit.
     """
     signature = layouts(xp, query, key, value)
-    if signature is None:
-        return _check_tensors(xp, query, key, value)
-    try:
-        sizes = _passed.get(signature)  # another thread may clear them meanwhile
-    except TypeError:  # sizes without a value are not hashable
-        return _check_tensors(xp, query, key, value)
-    if sizes is None:
-        sizes = _check_tensors(xp, query, key, value)
-        if len(_passed) >= 1000:
-            _passed.clear()
-        _passed[signature] = sizes
-    return sizes
+    return remembered(_passed, signature, lambda: _check_tensors(xp, query, key, value))
 
 
 def _check_tensors(xp: Ops, query: Array, key: Array, value: Array) -> Sizes:

@@ -13,6 +13,7 @@ from anyscore.ops.checks import (
     check_devices,
     check_tensors,
     find_framework,
+    remembered,
 )
 from anyscore.score.base import Projection, Score
 
@@ -30,22 +31,17 @@ def check_call(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> S
 
     Raises TypeError, ValueError: as `check_tensors` and `check_score`.
     """
-    signature = sizes = None
+
+    def check() -> Sizes:
+        sizes = check_tensors(xp, query, key, value)
+        check_score(xp, score, query, key, sizes)
+        return sizes
+
     try:
-        if not xp.is_tracing():
-            signature = _signature(xp, query, key, value, score)
-            sizes = _passed.get(signature)  # one access: another thread may clear it meanwhile
+        signature = None if xp.is_tracing() else _signature(xp, query, key, value, score)
     except (TypeError, AttributeError, RuntimeError):  # not a plain tensor of this framework
         signature = None
-    if sizes is not None:
-        return sizes
-    sizes = check_tensors(xp, query, key, value)
-    check_score(xp, score, query, key, sizes)
-    if signature is not None:
-        if len(_passed) >= 1000:
-            _passed.clear()
-        _passed[signature] = sizes
-    return sizes
+    return remembered(_passed, signature, check)
 
 
 def _signature(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> Any:

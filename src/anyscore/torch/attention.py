@@ -18,6 +18,7 @@ from anyscore.backends.repeated import (
 )
 from anyscore.backends.torch.backend import ARRAYS
 from anyscore.backends.torch.modes import is_transformed, may_repeat
+from anyscore.backends.torch.repeated import kept_bounds
 from anyscore.call.task import Call, Options, Task
 from anyscore.functional.attention import attend
 from anyscore.functional.cache.prepare import PreparedKeys
@@ -158,14 +159,12 @@ class Attention(AttentionLayer[Tensor], Layer):
         self._meet(queries, tensor, values, valid_lens, mask, bias, bias_after)
         score, sink = self._score(queries), self._sink(queries)
         rest = bias, bias_after, self.normalizer
-        result, task = attend(
-            Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink, *rest),
-            Options(dropout, return_scores=return_weights, impl=self.impl),
-        )
+        call = Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink, *rest)
+        result, task = attend(call, Options(dropout, return_scores=return_weights, impl=self.impl))
         if not torch.compiler.is_compiling():
             self._last = None if is_transformed(result.output) else self._snapshot(task)
             if kind is not None:
-                self._calls.remember(kind, queries, keys, values, valid_lens, mask, score, task)
+                self._calls.remember(kind, call, task)
         elif not torch.compiler.is_exporting():
             self._last = None
         return (result.output, result.weights) if return_weights else result.output
@@ -198,10 +197,7 @@ class Attention(AttentionLayer[Tensor], Layer):
         weight = None if weight is None else weight.detach().clone()  # an optimiser changes it
         key_bias = None if key_bias is None else key_bias.detach()
         lowered = a.detach(), b.detach(), weight, key_bias, scale
-        start, stop, mask = bounds
-        if stop is lengths and stop is not None:  # the caller may write to lengths
-            stop = stop.clone()
-        self._last = _LastCall(call, lowered, (start, stop, mask))
+        self._last = _LastCall(call, lowered, kept_bounds(bounds, lengths))
         return output
 
     def _snapshot(self, task: Task) -> Task | PackedCall:
@@ -276,12 +272,8 @@ class Attention(AttentionLayer[Tensor], Layer):
         return {**self.__dict__, "_last": None, "_calls": None}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        super().__setstate__(
-            {
-                **state,  # type: ignore[no-untyped-call]
-                "_calls": RepeatedCalls(ARRAYS),
-            }
-        )
+        super().__setstate__(state)  # type: ignore[no-untyped-call]
+        self._calls = RepeatedCalls(ARRAYS)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
         rename_legacy_keys(state_dict, prefix, self._spec)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import weakref
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, cast
+from typing import Any
 
 import pytest
 import torch
@@ -13,8 +13,7 @@ from torch import Tensor
 
 import anyscore
 from anyscore import attention
-from anyscore.backends.repeated import MAX_CALLS, MAX_KINDS, RepeatedCalls
-from anyscore.call.backend import REPEATED
+from anyscore.backends.repeated import MAX_CALLS, MAX_KINDS, REPEATED
 from anyscore.functional.cache.prepare import prepare_keys
 from anyscore.kernels import cpu
 from helpers.repeated_calls import forget, is_known
@@ -262,7 +261,7 @@ def test_few_calls_are_kept_of_few_scores_and_no_tensors() -> None:
     score = SCORES["additive"]()
     for n in range(2, 14):
         warm(score, *inputs(n))
-    of_tensors = cast(RepeatedCalls, REPEATED[Tensor])
+    of_tensors = REPEATED[Tensor]
     assert max(map(len, of_tensors.known.values())) == MAX_CALLS
     assert is_known(score, *inputs(13))
     assert not is_known(score, *inputs(2))

@@ -11,7 +11,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from anyscore.backends.reference.run import reference_in
-from anyscore.backends.repeated import RepeatedCalls
+from anyscore.backends.repeated import REPEATED, RepeatedCalls
 from anyscore.backends.torch import core, modes, triton
 from anyscore.backends.torch import flops as _counts_of_operations  # noqa: F401
 from anyscore.backends.torch.buffers import TorchBuffers
@@ -22,7 +22,6 @@ from anyscore.backends.torch.repeated import core_arrays
 from anyscore.backends.torch.sparse import sparse_weights
 from anyscore.call.backend import (
     AS_THEY_ARE,
-    REPEATED,
     Adapter,
     Backend,
     Implementation,

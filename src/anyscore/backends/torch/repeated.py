@@ -62,9 +62,7 @@ def _gradients(
 ) -> tuple[Any, ...]:
     """Return the gradients of the factors and the value, differentiable in grad mode."""
     a, b, weight, key_bias, value, start, stop, mask, kept, stats = saved
-    if stop is not None:  # lengths as the caller gave them
-        stop = stop.view(call.stop_shape).clamp(0, b.shape[-2])
-    x = Operands(a, b, weight, key_bias, value, start=start, stop=stop, mask=mask)
+    x = Operands(a, b, weight, key_bias, value, start=start, stop=call.clamped(stop), mask=mask)
     results = Results(None, stats, kept) if call.keeps_scores else Results(kept, stats)
     settings = call.settings._replace(scale=scale)
     return autograd.gradients(x, settings, results, Results(upstream, None))[:N_FACTORS]
@@ -84,11 +82,14 @@ def _train(
     made = call.core.forward(*factors, value, packed, *bounds, scale, threads)
     if made is None:
         return None
-    start, stop, mask = bounds
-    if stop is lengths and stop is not None:  # the caller may write to lengths
-        stop = stop.clone()
-    output: Tensor = _APPLY(call, scale, made, *factors, value, start, stop, mask)
+    output: Tensor = _APPLY(call, scale, made, *factors, value, *kept_bounds(bounds, lengths))
     return output
+
+
+def kept_bounds(bounds: tuple[Maybe, Maybe, Maybe], lengths: Any) -> tuple[Maybe, Maybe, Maybe]:
+    """Return the bounds of a call to keep: the caller may write to lengths."""
+    start, stop, mask = bounds
+    return (start, stop.clone(), mask) if stop is not None and stop is lengths else bounds
 
 
 def _may_write(x: Tensor) -> bool:

@@ -6,8 +6,7 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 from anyscore.backends import repeats
-from anyscore.backends.repeated import kind_of_score
-from anyscore.call.backend import RepeatedCalls
+from anyscore.backends.repeated import RepeatedCalls, kind_of_score
 from anyscore.call.lowering import combine
 from anyscore.call.prepared import PreparedKeys
 from anyscore.functional.attention import attention, plan

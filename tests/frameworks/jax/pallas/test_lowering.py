@@ -115,7 +115,7 @@ def gradients(*args: jax.Array) -> Any:
 
 
 def test_what_computes_is_chosen_when_lowered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where a GPU is, CUDA lowers to the kernels and the CPU to the core; other platforms raise."""
+    """With a GPU, CUDA lowers to the kernels and the CPU to the core; other platforms raise."""
     args, expected = arrays(), gradients(*arrays())
     assert CORE in text(gradients, args, "cpu")
     monkeypatch.setattr(pallas, "has_device", lambda: True)
