@@ -25,7 +25,6 @@ namespace {
 // The arrays of a repeated call; the first five have gradients.
 constexpr std::string_view KINDS[] = {"a", "b", "weight", "key_bias", "value", "packed", "start", "stop", "mask"};
 constexpr std::size_t FACTORS = 5, PACKED = 5, START = 6;
-using Given = std::array<nb::handle, std::size(KINDS)>;
 
 // A result of a repeated call: its shape, and the layout that arrays of this shape have.
 class Result {
@@ -106,14 +105,14 @@ public:
 
     RepeatedCall(const RepeatedCall&) = delete;
 
-    // Returns the output for these arrays and scale of the score; None if their layouts differ.
-    nb::object infer(nb::handle a, nb::handle b, nb::handle weight, nb::handle key_bias, nb::handle value, nb::handle packed,
-                     nb::handle start, nb::handle stop, nb::handle mask, double scale, int threads) const {
+    // Returns the output for arrays of the `KINDS`, None where the call has none, and the scale of the score; None if
+    // their layouts differ.
+    nb::object infer(const nb::tuple& operands, double scale, int threads) const {
         Call now;
-        if (!take({a, b, weight, key_bias, value, packed, start, stop, mask}, scale, now)) return nb::none();
+        if (!take(operands, scale, now)) return nb::none();
         Forward made;
         made.output_type = call.a.type;
-        nb::object found = output.make(empty, a, made.output);
+        nb::object found = output.make(empty, operands[0], made.output);
         Released released;
         Block block = allocate(Size(sizeof(double)), call.problems * call.queries * 2);
         made.stats = block.data;
@@ -123,15 +122,14 @@ public:
 
     // Returns (output, stats, scores or None) for arrays as in `infer`; None if their layouts differ, or the call has no
     // repeated backward.
-    nb::object forward(nb::handle a, nb::handle b, nb::handle weight, nb::handle key_bias, nb::handle value,
-                       nb::handle packed, nb::handle start, nb::handle stop, nb::handle mask, double scale,
-                       int threads) const {
+    nb::object forward(const nb::tuple& operands, double scale, int threads) const {
         Call now;
-        if (!trains || !take({a, b, weight, key_bias, value, packed, start, stop, mask}, scale, now)) return nb::none();
+        if (!trains || !take(operands, scale, now)) return nb::none();
         Forward made;
         made.output_type = call.a.type;
-        nb::object of_output = output.make(empty, a, made.output), of_stats = stats.make(empty, a, made.stats);
-        nb::object of_scores = scores ? scores.make(empty, a, made.scores) : nb::none();
+        nb::object of_output = output.make(empty, operands[0], made.output),
+                   of_stats = stats.make(empty, operands[0], made.stats);
+        nb::object of_scores = scores ? scores.make(empty, operands[0], made.scores) : nb::none();
         nb::object all = nb::make_tuple(of_output, of_stats, of_scores);
         Released released;
         find(pair, sums).forward(now, made, threads);
@@ -141,11 +139,9 @@ public:
     // Returns the gradients of a, b, weight, key_bias and value, each None if the call lacks it; None if layouts
     // differ. Here `kept` is the scores of `forward` if it keeps them, else its output; d_output is the gradient of the
     // output.
-    nb::object backward(nb::handle a, nb::handle b, nb::handle weight, nb::handle key_bias, nb::handle value,
-                        nb::handle start, nb::handle stop, nb::handle mask, nb::handle kept, nb::handle stats,
-                        nb::handle d_output, double scale, int threads) const {
+    nb::object backward(const nb::tuple& operands, nb::handle kept, nb::handle stats, nb::handle d_output, double scale,
+                        int threads) const {
         Call now;
-        const Given operands = {a, b, weight, key_bias, value, nb::none(), start, stop, mask};
         if (!trains || !take(operands, scale, now, false)) return nb::none();
         now.packed = {};
         View of_kept = lent(kept), of_stats = lent(stats), upstream = lent(d_output);
@@ -202,18 +198,20 @@ private:
 
     // Writes the call of these arrays to `now`. Returns false if their layouts differ. A forward has packed keys if
     // the first call had; its backward may lack them.
-    bool take(const Given& operands, double scale, Call& now, bool needs_packed = true) const {
+    bool take(const nb::tuple& operands, double scale, Call& now, bool needs_packed = true) const {
         now = call;
         now.scale = scale;
         now.dots = call.dots && dots();
         const void* of_mask[3] = {};
         const void** const data_of[] = {&now.a.data,      &now.b.data, &now.weight.data, &now.key_bias.data, &now.value.data,
                                         &now.packed.data, &of_mask[0], &of_mask[1],      &of_mask[2]};
+        if (operands.size() != std::size(KINDS)) throw std::invalid_argument("the call has nine operands.");
         for (std::size_t i = 0; i < operands.size(); i++) {
             if (i == PACKED && !needs_packed) continue;
-            if (operands[i].is_none() == layouts[i].has_value()) return false;
+            nb::handle x = operands[i];
+            if (x.is_none() == layouts[i].has_value()) return false;
             if (!layouts[i]) continue;
-            *data_of[i] = layouts[i]->memory(operands[i].ptr());
+            *data_of[i] = layouts[i]->memory(x.ptr());
             if (!*data_of[i]) return false;
         }
         now.start.data = static_cast<const std::int64_t*>(of_mask[0]);
@@ -270,16 +268,10 @@ void bind_repeated(nb::module_& module) {
         .def(nb::init<nb::tuple, nb::handle, const std::string&, const std::array<double, Settings::COUNT>&,
                       const std::vector<Size>&, nb::object, bool>(),
              nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
-        .def("infer", &RepeatedCall::infer, nb::arg("a"), nb::arg("b"), nb::arg("weight").none(), nb::arg("key_bias").none(),
-             nb::arg("value"), nb::arg("packed").none(), nb::arg("start").none(), nb::arg("stop").none(),
-             nb::arg("mask").none(), nb::arg("scale"), nb::arg("threads"))
-        .def("forward", &RepeatedCall::forward, nb::arg("a"), nb::arg("b"), nb::arg("weight").none(),
-             nb::arg("key_bias").none(), nb::arg("value"), nb::arg("packed").none(), nb::arg("start").none(),
-             nb::arg("stop").none(), nb::arg("mask").none(), nb::arg("scale"), nb::arg("threads"))
-        .def("backward", &RepeatedCall::backward, nb::arg("a"), nb::arg("b"), nb::arg("weight").none(),
-             nb::arg("key_bias").none(), nb::arg("value"), nb::arg("start").none(), nb::arg("stop").none(),
-             nb::arg("mask").none(), nb::arg("kept"), nb::arg("stats"), nb::arg("d_output"), nb::arg("scale"),
-             nb::arg("threads"));
+        .def("infer", &RepeatedCall::infer, nb::arg("operands"), nb::arg("scale"), nb::arg("threads"))
+        .def("forward", &RepeatedCall::forward, nb::arg("operands"), nb::arg("scale"), nb::arg("threads"))
+        .def("backward", &RepeatedCall::backward, nb::arg("operands"), nb::arg("kept"), nb::arg("stats"),
+             nb::arg("d_output"), nb::arg("scale"), nb::arg("threads"));
 }
 
 }  // namespace anyscore

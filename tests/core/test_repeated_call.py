@@ -106,13 +106,13 @@ def test_the_same_bits(
         xs, bounds = drawn()
         above = rng.standard_normal((*lead, queries, width)).astype(dtype)
         exact = both(xs, bounds, s._replace(scale=scale), above, keeps_scores)
-        output, stats, scores = core.forward(*xs, None, *bounds, scale, threads)
+        output, stats, scores = core.forward((*xs, None, *bounds), scale, threads)
         results = scores if keeps_scores else output, stats, above
-        found = core.backward(*xs, *bounds, *results, scale, threads)
+        found = core.backward((*xs, None, *bounds), *results, scale, threads)
         for x, y in zip([output, stats, scores, *found], exact, strict=True):
             assert (x is None) == (y is None)
             assert x is None or x.tobytes() == y.tobytes()
-        alone = core.infer(*xs, None, *bounds, scale, threads)
+        alone = core.infer((*xs, None, *bounds), scale, threads)
         assert alone.tobytes() == output.tobytes()
 
 
@@ -123,7 +123,7 @@ def test_arrays_of_another_kind_give_nothing() -> None:
     a, b, weight, _, value = xs
     bounds: Arrays = [None, np.array([[5], [2]]), None]
     core = repeated(xs, bounds, s)
-    output, stats, _ = core.forward(*xs, None, *bounds, 1.0, 1)
+    output, stats, _ = core.forward((*xs, None, *bounds), 1.0, 1)
     above = np.ones_like(output)
     others: Arrays = [
         ([a[:1], b, weight, None, value], bounds),
@@ -137,11 +137,11 @@ def test_arrays_of_another_kind_give_nothing() -> None:
         (xs, [None, bounds[1], np.ones((2, 3, 5), bool)]),
     ]
     for tensors, of_mask in others:
-        assert core.infer(*tensors, None, *of_mask, 1.0, 1) is None
-        assert core.forward(*tensors, None, *of_mask, 1.0, 1) is None
-        assert core.backward(*tensors, *of_mask, output, stats, above, 1.0, 1) is None
+        assert core.infer((*tensors, None, *of_mask), 1.0, 1) is None
+        assert core.forward((*tensors, None, *of_mask), 1.0, 1) is None
+        assert core.backward((*tensors, None, *of_mask), output, stats, above, 1.0, 1) is None
     packed = np.zeros((2, 6, 8), np.float32)
-    assert core.forward(*xs, packed, *bounds, 1.0, 1) is None
+    assert core.forward((*xs, packed, *bounds), 1.0, 1) is None
     for wrong in (
         (output[:, :2], stats, above),
         (output, stats[..., :2], above),
@@ -150,19 +150,19 @@ def test_arrays_of_another_kind_give_nothing() -> None:
         (output, stats, [1.0]),
     ):
         with pytest.raises((ValueError, TypeError)):
-            core.backward(*xs, *bounds, *wrong, 1.0, 1)
+            core.backward((*xs, None, *bounds), *wrong, 1.0, 1)
 
 
 def test_layouts_of_the_gradient_from_above() -> None:
     rng = np.random.default_rng(0)
     xs = arrays((2,), (3, 5, 8, 4), np.float32, rng)
     core = repeated(xs, NOTHING, Settings("tanh", 1.0, 1, 0.0, 2, (2,)))
-    output, stats, _ = core.forward(*xs, None, *NOTHING, 1.0, 1)
+    output, stats, _ = core.forward((*xs, None, *NOTHING), 1.0, 1)
     wide = rng.standard_normal((2, 3, 8)).astype(np.float32)
     for above in (wide[..., ::2], np.broadcast_to(wide[:1, :1, :1], (2, 3, 4))):
         dense = np.ascontiguousarray(above)
         found, exact = (
-            core.backward(*xs, *NOTHING, output, stats, d, 1.0, 1) for d in (above, dense)
+            core.backward((*xs, None, *NOTHING), output, stats, d, 1.0, 1) for d in (above, dense)
         )
         assert [x is None or x.tobytes() for x in found] == [
             x is None or x.tobytes() for x in exact
@@ -173,10 +173,10 @@ def test_other_scores_than_those_of_the_forward() -> None:
     rng = np.random.default_rng(0)
     xs = arrays((2,), (3, 5, 8, 4), np.float32, rng)
     core = repeated(xs, NOTHING, Settings("tanh", 1.0, 1, 0.0, 2, (2,)), keeps_scores=True)
-    output, stats, scores = core.forward(*xs, None, *NOTHING, 1.0, 1)
+    output, stats, scores = core.forward((*xs, None, *NOTHING), 1.0, 1)
     for wrong in (scores[..., :4], scores.astype(np.float64), np.asfortranarray(scores), output):
         with pytest.raises(ValueError, match="scores"):
-            core.backward(*xs, *NOTHING, wrong, stats, output, 1.0, 1)
+            core.backward((*xs, None, *NOTHING), wrong, stats, output, 1.0, 1)
 
 
 @pytest.mark.parametrize("wrong", ["copied", "large"])
@@ -198,8 +198,8 @@ def test_calls_without_a_repeated_backward(wrong: str) -> None:
     xs = arrays(lead, (3, 65 if wrong == "scores" else 5, 8, 4), dtype, rng)
     s = Settings("tanh", 1.0, 1, 0.0, 2, lead)
     core = repeated(xs, NOTHING, s, wrong == "scores")
-    assert core.forward(*xs, None, *NOTHING, 1.0, 1) is None
-    assert core.infer(*xs, None, *NOTHING, 1.0, 1).shape == (*lead, 3, 4)
+    assert core.forward((*xs, None, *NOTHING), 1.0, 1) is None
+    assert core.infer((*xs, None, *NOTHING), 1.0, 1).shape == (*lead, 3, 4)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

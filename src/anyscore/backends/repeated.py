@@ -290,10 +290,8 @@ class RepeatedCalls:
                     if wants is None:
                         return None
                     start, stop, allowed = bounds
-                    output = call.core.infer(
-                        a, b, weight, key_bias, value, packed, start, stop, allowed, scale,
-                        arrays.thread_count(),
-                    )  # fmt: skip
+                    operands = a, b, weight, key_bias, value, packed, start, stop, allowed
+                    output = call.core.infer(operands, scale, arrays.thread_count())
                 elif arrays.train is None or (
                     not (lengths is mask is None) and not _is_padded(score, query, key, lowered)
                 ):

@@ -171,15 +171,17 @@ def repeated_call(
 ) -> Any:
     """Return an object that runs this call with other arrays of the same shapes and strides.
 
-    infer(a, b, weight, key_bias, value, packed, start, stop, mask, scale, threads) → the output.
-    forward(the same) → (output, stats, scores or None).
-    backward(a, b, weight, key_bias, value, start, stop, mask, kept, stats, d_output, scale,
-    threads) → the gradients of the first five, None for those that are None.
+    infer(operands, scale, threads) → the output.
+    forward(operands, scale, threads) → (output, stats, scores or None).
+    backward(operands, kept, stats, d_output, scale, threads) → the gradients of the first five,
+    None for those that are None.
 
-    Each returns None if arrays have another layout; the last two also if the arrays are not of the
-    accumulation dtype. lengths: the caller's array, of which x.stop is a view; calls pass such
-    lengths as stop, and the core clamps them. empty: (a, shape) → an array of the type of a, for
-    results. keeps_scores: whether `kept`, saved for the backward, is scores; else the output.
+    operands: (a, b, weight, key_bias, value, packed, start, stop, mask), None for missing ones; a
+    backward does not read packed. Each function returns None if arrays have another layout; the
+    last two also if arrays are not of the accumulation dtype. lengths: the caller's array, of which
+    x.stop is a view; calls pass such lengths as stop, and the core clamps them. empty: (a, shape) →
+    an array of the type of a, for results. keeps_scores: whether `kept`, saved for the backward, is
+    scores; else the output.
 
     Raises ValueError: the call has other operands, or the core would have to copy one.
     """

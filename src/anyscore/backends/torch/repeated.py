@@ -45,7 +45,10 @@ class _Repeated(torch.autograd.Function):
         saved, call = ctx.saved_tensors, ctx.call
         found, own = None, (y for y in (*saved[:N_FACTORS], upstream) if y is not None)
         if not (must_dispatch(upstream) or differentiable(own)):
-            found = call.core.backward(*saved, upstream, ctx.scale, torch.get_num_threads())
+            *tensors, start, stop, mask, kept, stats = saved
+            operands = *tensors, None, start, stop, mask
+            threads = torch.get_num_threads()
+            found = call.core.backward(operands, kept, stats, upstream, ctx.scale, threads)
         if found is None:
             found = _gradients(call, ctx.scale, saved, upstream)
         return None, None, None, *found, None, None, None
@@ -79,7 +82,7 @@ def _train(
     """See `CoreArrays.train`. All arrays but packed are saved: PyTorch detects writes to them."""
     *factors, scale = lowered
     threads = torch.get_num_threads()
-    made = call.core.forward(*factors, value, packed, *bounds, scale, threads)
+    made = call.core.forward((*factors, value, packed, *bounds), scale, threads)
     if made is None:
         return None
     output: Tensor = _APPLY(call, scale, made, *factors, value, *kept_bounds(bounds, lengths))
