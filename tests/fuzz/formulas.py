@@ -178,7 +178,8 @@ def slopes(
         d_a, d_b = d_a * f.weight, d_b * f.weight
     if kind == "Lorentz":
         (d_q, by_q), (d_k, by_k) = _lowered(f.a, p["sigma"], d_a), _lowered(f.b, p["sigma"], d_b)
-        return {"query": d_q, "key": d_k, "sigma": by_q + by_k}
+        # Prepared keys convert σ on their own, so that its two derivatives have the dtype of σ.
+        return {"query": d_q, "key": d_k, "sigma": by_q.stored() + by_k.stored()}
     d_a, d_b, d_weight = d_a.stored(), d_b.stored(), d_weight.stored()
     d_scale = (d_s * sums(f, values)).tokens(0).tokens(0)
     if kind in ("Additive", "GATv2", "Concat"):
