@@ -28,6 +28,9 @@ SOFTCAPS = (*[0.0] * 6, 0.5, 3.0, 30.0, 1000.0)
 WORK = 120_000
 """Largest number of elements of a call: query-key pairs times widths."""
 
+MATRIX = 2**19
+"""Largest number of elements of a projection of one head."""
+
 TOKENS = st.sampled_from((1, 2, 3, 5, 7, 16, 17, 31, 33, 63, 64, 65, 80, 129, 0))
 WIDTHS = st.sampled_from((1, 2, 3, 5, 8, 13, 16, 17, 31, 32, 33, 64, 65, 70))
 WIDE = st.sampled_from((128, 257, 512, 1024, 2048, 4096))
@@ -47,7 +50,7 @@ def calls(draw: st.DrawFn, framework: str, gradients: bool = True) -> Call:
     widths = WIDE if draw(some) == 0 and not half else WIDTHS
     d_q = d_k = draw(widths)
     d_v = draw(WIDE if draw(some) == 0 else WIDTHS | st.just(0))
-    hidden = draw(widths)
+    hidden = min(draw(widths), MATRIX // d_q)
     if kind in ("Additive", "Concat", "GATv2", "Bilinear"):
         d_k = draw(WIDTHS)
     parameters: dict[str, Any] = {}

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from fuzz.outers import slope_of_distance, slope_of_tanh
-from fuzz.rounding import Number, Operand, project, roundings, unit
+from fuzz.rounding import Number, Operand, mix, project, roundings, unit
 from helpers.table_scores import ROWS
 
 Parameters = dict[str, Any]
@@ -205,7 +205,7 @@ def slopes(
             "w_p": (d_a * q).stored().tokens(0),
         }
     if kind == "Bilinear":
-        d_q, d_W = project(d_a, p["W"].T), (q[:, :, None] * d_a[:, None]).tokens(0)
+        d_q, d_W = project(d_a, p["W"].T), mix(q.T, d_a)
         return {"query": d_q, "key": d_b, "W": d_W, "scale": d_scale}
     scaled = ROWS[kind].scaled
     if scaled is not None:  # ∂(c / xⁿ)/∂x = −n / x · c / xⁿ
@@ -241,7 +241,7 @@ def _unprojected(x: Number, W: Number | None, d: Number) -> tuple[Number, Number
     """Return the derivatives of a projection by x and W, from d."""
     if W is None:
         return d, None
-    return project(d, W), (d[:, :, None] * x[:, None]).tokens(0)
+    return project(d, W), mix(d.T, x)
 
 
 def _with(a: Number, bias: Number | None) -> Number:
