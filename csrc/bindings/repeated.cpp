@@ -24,7 +24,7 @@ namespace {
 
 // The arrays of a repeated call; the first five have gradients.
 constexpr std::string_view KINDS[] = {"a", "b", "weight", "key_bias", "value", "packed", "start", "stop", "mask"};
-constexpr std::size_t FACTORS = 5, PACKED = 5, START = 6;
+constexpr std::size_t FACTORS = 5, VALUE = 4, PACKED = 5, START = 6;
 
 // A result of a repeated call: its shape, and the layout that arrays of this shape have.
 class Result {
@@ -71,9 +71,10 @@ constexpr Size MOST_PROBLEMS = 4096;
 class RepeatedCall {
 public:
     // Keeps a call that `forward` accepts, without edges, biases of scores and dropout. The output has the leading
-    // dimensions `lead`, and empty(a, shape) makes it in the type of a. If `lengths` is not None, the operand stop is a
-    // view of it, and each call passes such lengths as its stop. keeps_scores: whether a backward gets the scores in
-    // place of the output. Raises std::invalid_argument for a call that cannot be repeated.
+    // dimensions `lead`, and empty(a, shape) makes it in the type of a; the output of a call without values is the
+    // scores. If `lengths` is not None, the operand stop is a view of it, and each call passes such lengths as its stop.
+    // keeps_scores: whether a backward gets the scores in place of the output. Raises std::invalid_argument for a call
+    // that cannot be repeated.
     RepeatedCall(nb::tuple operands, nb::handle lengths, const std::string& pair,
                  const std::array<double, Settings::COUNT>& numbers, const std::vector<Size>& lead, nb::object empty,
                  bool keeps_scores)
@@ -92,11 +93,12 @@ public:
             if (kind < std::begin(KINDS) + START && Arrays::type(OPERANDS[i].name, array) == Type::F64) sums = Type::F64;
         }
         if (arrays.problems > MOST_PROBLEMS) throw std::invalid_argument("the call is too large to be kept.");
-        if (!in.a || !in.b || !in.value || in.a.rank() < 2) throw std::invalid_argument("the call has no output.");
+        if (!in.a || !in.b || in.a.rank() < 2) throw std::invalid_argument("the call has no output.");
         call = describe(arrays, in, settings, in.a.shape[in.a.shape.size() - 2]);
         if (in.packed) take_packed(call, arrays, in.packed, sums);
         if (arrays.has_copies()) throw std::invalid_argument("its arrays have to be copied.");
-        output = {empty, operands[0], shape(call.queries, call.value_width), call.a.type};
+        output = {empty, operands[0], shape(call.queries, in.value ? call.value_width : call.keys),
+                  in.value ? call.a.type : sums};
         describe_backward(operands, keeps_scores);
         // Keeps the shapes of these arrays, not their memory.
         for (auto [name, array] : OPERANDS)
@@ -112,7 +114,7 @@ public:
         if (!take(operands, scale, now)) return nb::none();
         Forward made;
         made.output_type = call.a.type;
-        nb::object found = output.make(empty, operands[0], made.output);
+        nb::object found = output.make(empty, operands[0], has_value() ? made.output : made.scores);
         Released released;
         Block block = allocate(Size(sizeof(double)), call.problems * call.queries * 2);
         made.stats = block.data;
@@ -127,7 +129,7 @@ public:
         if (!trains || !take(operands, scale, now)) return nb::none();
         Forward made;
         made.output_type = call.a.type;
-        nb::object of_output = output.make(empty, operands[0], made.output),
+        nb::object of_output = output.make(empty, operands[0], has_value() ? made.output : made.scores),
                    of_stats = stats.make(empty, operands[0], made.stats);
         nb::object of_scores = scores ? scores.make(empty, operands[0], made.scores) : nb::none();
         nb::object all = nb::make_tuple(of_output, of_stats, of_scores);
@@ -137,23 +139,26 @@ public:
     }
 
     // Returns the gradients of a, b, weight, key_bias and value, each None if the call lacks it; None if layouts
-    // differ. Here `kept` is the scores of `forward` if it keeps them, else its output; d_output is the gradient of the
-    // output.
+    // differ. Here `kept` is the scores of `forward` if it keeps them, else its output, and None without values;
+    // d_output is the gradient of the output.
     nb::object backward(const nb::tuple& operands, nb::handle kept, nb::handle stats, nb::handle d_output, double scale,
                         int threads) const {
         Call now;
         if (!trains || !take(operands, scale, now, false)) return nb::none();
         now.packed = {};
-        View of_kept = lent(kept), of_stats = lent(stats), upstream = lent(d_output);
+        View of_kept = has_value() ? lent(kept) : View(), of_stats = lent(stats), upstream = lent(d_output);
         Arrays results(arrays.lead, settings.groups);
         Backward now_back = back;
-        if (scores) {
+        if (!has_value()) {
+            if (Arrays::type("d_scores", upstream) != sums) throw std::invalid_argument("d_scores has another type.");
+            now_back.d_scores = Arrays::contiguous("d_scores", upstream, shape(call.queries, call.keys));
+        } else if (scores) {
             if (Arrays::type("scores", of_kept) != sums) throw std::invalid_argument("scores must be those of the forward.");
             now.kept = Arrays::contiguous("scores", of_kept, shape(call.queries, call.keys));
         } else {
             now_back.output = results.rows("output", of_kept, {call.queries, call.value_width}, false);
         }
-        now_back.d_output = results.rows("d_output", upstream, {call.queries, call.value_width}, false);
+        if (has_value()) now_back.d_output = results.rows("d_output", upstream, {call.queries, call.value_width}, false);
         if (Arrays::type("stats", of_stats) != sums) throw std::invalid_argument("stats must be those of the forward.");
         now_back.stats = Arrays::contiguous("stats", of_stats, shape(2, call.queries));
         void** const data_of[] = {&now_back.d_a.data, &now_back.d_b.data, &now_back.d_weight.data, &now_back.d_key_bias.data,
@@ -168,6 +173,8 @@ public:
     }
 
 private:
+    bool has_value() const { return layouts[VALUE].has_value(); }
+
     // Describes the backward, if the call can have one: all arrays have the type of the sums, and one tile holds all
     // keys of scores that are kept.
     void describe_backward(nb::tuple operands, bool keeps_scores) {
@@ -270,7 +277,7 @@ void bind_repeated(nb::module_& module) {
              nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
         .def("infer", &RepeatedCall::infer, nb::arg("operands"), nb::arg("scale"), nb::arg("threads"))
         .def("forward", &RepeatedCall::forward, nb::arg("operands"), nb::arg("scale"), nb::arg("threads"))
-        .def("backward", &RepeatedCall::backward, nb::arg("operands"), nb::arg("kept"), nb::arg("stats"),
+        .def("backward", &RepeatedCall::backward, nb::arg("operands"), nb::arg("kept").none(), nb::arg("stats"),
              nb::arg("d_output"), nb::arg("scale"), nb::arg("threads"));
 }
 

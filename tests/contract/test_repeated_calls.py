@@ -161,3 +161,20 @@ def test_lengths_of_another_kind() -> None:
     for wrong in (np.array([3, 7, 1]), np.array([True, False]), np.array([3.5, 7])):
         with pytest.raises((TypeError, ValueError), match="valid_lens"):
             attention(q, k, v, score=score, valid_lens=wrong)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64, np.float16])
+@pytest.mark.parametrize("masked", ["none", "lengths", "booleans"])
+def test_scores_have_the_same_bits(masked: str, dtype: Any) -> None:
+    """A later call gives new scores, not memory of an earlier one."""
+    keep = np.random.default_rng(3).random((2, 3, 10)) < 0.6
+    given = {"none": {}, "lengths": {"valid_lens": np.array([4, 0])}, "booleans": {"mask": keep}}
+    score, earlier = score_of("additive", dtype), []
+    for seed in (0, 0, 0, 0, 1):
+        query, key, _ = inputs(2, dtype=dtype, seed=seed)
+        found = anyscore.scores(query, key, score=score, **given[masked])
+        fused = anyscore.scores(query, key, score=score, impl="fused", **given[masked])
+        assert found.dtype == fused.dtype
+        assert found.tobytes() == fused.tobytes()
+        assert not any(np.shares_memory(found, x) for x in earlier)
+        earlier.append(found)

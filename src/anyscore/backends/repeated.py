@@ -69,6 +69,14 @@ def kind_of_score(score: Any) -> Any:
     return tuple(found)
 
 
+def kind_of_scores(score: Any, softcap: float, mask: Any) -> Any:
+    """Return the kind of a call without values; hashable; None if it is not repeated."""
+    kind = kind_of_score(score)
+    if kind is None or type(softcap) is not float:
+        return None
+    return "scores", kind, softcap, kind_of_mask(mask)
+
+
 def kind_of_mask(mask: Any) -> Any:
     """Return the class of a mask and its numbers, with `_ARRAY` for each array; hashable."""
     if type(mask) is All:
@@ -107,10 +115,11 @@ class CoreArrays:
     context: Callable[[], AbstractContextManager[Any]] | None = None
     train: Callable[..., Array | None] | None = None
 
-    def layouts(self, query: Array, key: Any, value: Array) -> Any:
+    def layouts(self, query: Array, key: Any, value: Array | None) -> Any:
         """Return the layouts of the tensors of a call."""
         key = key.b if type(key) is PreparedKeys else key
-        return self.layout(query), self.layout(key), self.layout(value)
+        of_value = None if value is None else self.layout(value)
+        return self.layout(query), self.layout(key), of_value
 
     def layouts_of_score(self, score: Any) -> list[Any]:
         """Return the layouts of the parameters of a score."""
@@ -136,7 +145,7 @@ class KnownCall:
     def __init__(self, arrays: CoreArrays, call: Call, task: Task) -> None:
         query, key, value, score, mask, lengths, *_ = call
         self._xp = xp = arrays.backend.xp
-        x, self.settings = operands_of(xp, task, Options(), None)
+        x, self.settings = operands_of(xp, task, _options(task), None)
         self.stop_shape = None if x.stop is None else x.stop.shape
         is_direct = mask is None and type(lengths) in arrays.types and xp.dtype(lengths) == "int64"
         if is_direct:  # the core clamps lengths
@@ -172,13 +181,23 @@ class KnownCall:
         return self._task._replace(score=f, mask=of_call if of_call.masks_any else None)
 
 
+def _options(task: Task) -> Options:
+    """Return the options of a repeated call: without values its output is the scores."""
+    return Options(return_scores=task.value is None)
+
+
 def _bounds(
     arrays: CoreArrays, x: Operands, task: Task, is_direct: bool, lengths: Any, mask: Any
 ) -> Bounds:
-    """Return the bounds of calls with such lengths, passed directly if `is_direct`, and masks."""
+    """Return the bounds of calls with such lengths and masks.
+
+    Lengths are passed directly if `is_direct`, and booleans if they have all axes of the scores.
+    """
     xp, sizes = arrays.backend.xp, task.sizes
     if is_direct:
         return lambda query, lengths, mask: (None, lengths, None)
+    if lengths is None and type(mask) in arrays.types and mask.shape == x.mask.shape:
+        return lambda query, lengths, mask: None if lengths is not None else (None, None, mask)
     if lengths is None and _ARRAY not in _flat(kind_of_mask(mask)):
         constant = x.start, x.stop, x.mask
         return lambda query, lengths, mask: None if lengths is not None else constant
@@ -257,12 +276,19 @@ class RepeatedCalls:
             known.clear()
 
     def run(
-        self, kind: Any, query: Array, key: Any, value: Array, lengths: Any, mask: Any, score: Any
+        self,
+        kind: Any,
+        query: Array,
+        key: Any,
+        value: Array | None,
+        lengths: Any,
+        mask: Any,
+        score: Any,
     ) -> tuple[Array, Lowered, KnownCall, tuple[Any, Any, Any]] | None:
         """Return (output, lowered score, known call, bounds); None if no earlier call is repeated.
 
         kind: of the score, mask and options; hashable; None for a call that is never repeated.
-        score: a score; or () → a score.
+        value: None for scores as the output. score: a score; or () → a score.
         """
         known = self.known.get(kind)
         if known is None:
@@ -332,12 +358,13 @@ class RepeatedCalls:
             return None
         if task.edges is not None or task.sink is not None or task.biases:
             return None
-        of_call = f.a, f.b, f.weight, f.key_bias, task.value
+        some_value = f.a if task.value is None else task.value
+        of_call = f.a, f.b, f.weight, f.key_bias, some_value
         if any(x is not None and type(x) not in arrays.types for x in of_call):
             return None
-        if not xp.dtype(call.query) == xp.dtype(f.a) == xp.dtype(task.value):
+        if not xp.dtype(call.query) == xp.dtype(f.a) == xp.dtype(some_value):
             return None
-        if choose(arrays.backend, task, Options())[1] is not arrays.core:
+        if choose(arrays.backend, task, _options(task))[1] is not arrays.core:
             return None
         with suppress(ValueError):  # the core would have to copy arrays
             return KnownCall(arrays, call, task)

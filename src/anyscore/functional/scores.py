@@ -6,6 +6,8 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+from anyscore import backends
+from anyscore.backends.repeated import kind_of_scores
 from anyscore.call.backend import with_query_bias
 from anyscore.call.task import Call, Options, Task
 from anyscore.functional.attention import lower, run
@@ -56,7 +58,18 @@ def scores(
            [4., 0.]])
     """
     call = Call(query, key, None, score, mask, valid_lens, softcap, None, bias, bias_after)
-    return _compute(call, Options(return_scores=True, impl=impl))[0]
+    repeats = None
+    if bias is bias_after is None and impl == "auto" and isinstance(score, Score):
+        repeats = backends.repeats(query)
+    if repeats is None:
+        return attend_to_scores(call, Options(return_scores=True, impl=impl))[0]
+    kind = kind_of_scores(score, softcap, mask)
+    found = repeats.run(kind, query, key, None, valid_lens, mask, score)
+    if found is not None:
+        return found[0]
+    matrix, _, task = attend_to_scores(call, Options(return_scores=True))
+    repeats.remember(kind, call, task)
+    return matrix
 
 
 def log_weights(
@@ -90,7 +103,7 @@ def log_weights(
            [0.5, 0.5, 0. , 0. ]])
     """
     call = Call(query, key, None, score, mask, valid_lens, softcap, sink, bias, bias_after)
-    return _compute(call, Options(return_scores=True, impl=impl), logarithms=True)[0]
+    return attend_to_scores(call, Options(return_scores=True, impl=impl), logarithms=True)[0]
 
 
 def log_sum_exp(
@@ -127,15 +140,17 @@ def log_sum_exp(
     array([4., 2.])
     """
     call = Call(query, key, None, score, mask, valid_lens, softcap, sink, bias, bias_after)
-    return _compute(call, Options(return_lse=True, impl=impl))[1]
+    return attend_to_scores(call, Options(return_lse=True, impl=impl))[1]
 
 
 for _function in (scores, log_weights, log_sum_exp):  # as for `attention`
     vars(_function)["autograph_info__"] = None
 
 
-def _compute(call: Call, options: Options, logarithms: bool = False) -> tuple[Array, Array]:
-    """Compute scores, or the logarithms of weights, and the log-sum-exp."""
+def attend_to_scores(
+    call: Call, options: Options, logarithms: bool = False
+) -> tuple[Array, Array, Task]:
+    """Compute scores for a layer. Return (scores or logarithms of weights, log-sum-exp, task)."""
     backend, context, task, adapter = lower(call, options)
     xp = backend.xp
     with context():
@@ -155,7 +170,7 @@ def _compute(call: Call, options: Options, logarithms: bool = False) -> tuple[Ar
         matrix = None if matrix is None else task.to_caller_order(matrix)
         lse = xp.add_pair(stats) if options.return_lse else None
     matrix = None if matrix is None else adapter.give_pairs(matrix, -math.inf)
-    return matrix, None if lse is None else adapter.give(lse, own=0)
+    return matrix, None if lse is None else adapter.give(lse, own=0), task
 
 
 def _log_softmax(xp: Ops, task: Task, scores: Array, stats: Array) -> Array:

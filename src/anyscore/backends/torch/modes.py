@@ -117,20 +117,20 @@ def may_repeat(query: Tensor) -> bool:
 
 
 def wants_gradients(
-    a: Tensor, b: Tensor, value: Tensor, weight: Tensor | None, key_bias: Tensor | None
+    a: Tensor, b: Tensor, value: Tensor | None, weight: Tensor | None, key_bias: Tensor | None
 ) -> bool | None:
     """Return whether a call of these tensors needs gradients, outside of compilers and transforms.
 
     None if memory alone does not tell: for a lazy negation, or hooks of saved tensors.
     """
-    if a.is_neg() or b.is_neg() or value.is_neg():
+    if a.is_neg() or b.is_neg() or (value is not None and value.is_neg()):
         return None
     if (weight is not None and weight.is_neg()) or (key_bias is not None and key_bias.is_neg()):
         return None
     if not torch.is_grad_enabled() or not (
         a.requires_grad
         or b.requires_grad
-        or value.requires_grad
+        or (value is not None and value.requires_grad)
         or (weight is not None and weight.requires_grad)
         or (key_bias is not None and key_bias.requires_grad)
     ):

@@ -25,8 +25,9 @@ from anyscore.call.operands import Operands, Results
 
 
 class _Repeated(torch.autograd.Function):
-    """Autograd node of a repeated call; saves inputs and output (or scores) and statistics.
+    """Autograd node of a repeated call; saves inputs, statistics, and output or kept scores.
 
+    The output of a call without values is its scores, which are not saved.
     `autograd` computes the derivatives if the backward cannot be repeated, and higher orders.
     """
 
@@ -36,8 +37,9 @@ class _Repeated(torch.autograd.Function):
     ) -> Tensor:
         output, stats, scores = made
         ctx.call, ctx.scale = call, scale
-        # The caller may write to the output.
-        ctx.save_for_backward(*arrays, output.clone() if scores is None else scores, stats)
+        if scores is None and arrays[_VALUE] is not None:
+            scores = output.clone()  # the caller may write to the output
+        ctx.save_for_backward(*arrays, scores, stats)
         return output
 
     @staticmethod
@@ -47,6 +49,7 @@ class _Repeated(torch.autograd.Function):
         if not (must_dispatch(upstream) or differentiable(own)):
             *tensors, start, stop, mask, kept, stats = saved
             operands = *tensors, None, start, stop, mask
+            upstream = upstream.contiguous() if tensors[_VALUE] is None else upstream
             threads = torch.get_num_threads()
             found = call.core.backward(operands, kept, stats, upstream, ctx.scale, threads)
         if found is None:
@@ -54,8 +57,9 @@ class _Repeated(torch.autograd.Function):
         return None, None, None, *found, None, None, None
 
 
-N_FACTORS = 5
-"""The number of tensors with gradients: a, b, weight, key_bias and value."""
+N_FACTORS, _VALUE = 5, 4
+"""The number of tensors with gradients: a, b, weight, key_bias and value; and the last one's place.
+"""
 _APPLY: Any = super(torch.autograd.Function, _Repeated).apply
 """`apply` without its work for transforms, as in `modes.apply`."""
 
@@ -67,14 +71,15 @@ def _gradients(
     a, b, weight, key_bias, value, start, stop, mask, kept, stats = saved
     x = Operands(a, b, weight, key_bias, value, start=start, stop=call.clamped(stop), mask=mask)
     results = Results(None, stats, kept) if call.keeps_scores else Results(kept, stats)
+    given = Results(None, None, upstream) if value is None else Results(upstream, None)
     settings = call.settings._replace(scale=scale)
-    return autograd.gradients(x, settings, results, Results(upstream, None))[:N_FACTORS]
+    return autograd.gradients(x, settings, results, given)[:N_FACTORS]
 
 
 def _train(
     call: KnownCall,
     lowered: Lowered,
-    value: Tensor,
+    value: Maybe,
     packed: Maybe,
     bounds: tuple[Maybe, Maybe, Maybe],
     lengths: Any,

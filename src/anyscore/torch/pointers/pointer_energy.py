@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from anyscore.call.lowering import lower_mask
+from anyscore.backends.torch.modes import may_repeat
+from anyscore.call.task import Call, Options
 from anyscore.functional.cache.prepare import PreparedKeys
-from anyscore.functional.scores import log_weights, scores
+from anyscore.functional.scores import attend_to_scores, log_weights
 from anyscore.layers.last_weights import Chosen
-from anyscore.ops import load
-from anyscore.ops.checks import Sizes
 from anyscore.torch.attention import Attention
-
-_xp = load("torch")
 
 
 class PointerEnergy(Attention):
@@ -28,19 +25,39 @@ class PointerEnergy(Attention):
         self, queries: Tensor, keys: Any, valid_lens: Any = None, *, mask: Any = None
     ) -> Tensor:
         """Return the logarithms of weights (B, T_q, T_k), of clipped scores if clip > 0."""
-        tensor = keys.key if isinstance(keys, PreparedKeys) else keys
-        self._meet(queries, tensor, tensor, valid_lens, mask, None, None)
-        score, given = self._score(queries), {"mask": mask, "valid_lens": valid_lens}
         if self.clip:
-            s = scores(queries, keys, score=score, impl=self.impl, **given)
-            masked = _masked(s, queries, mask, valid_lens)  # a score of −∞ may be an overflow
-            s = (self.clip * torch.tanh(s)).masked_fill(masked, -torch.inf)
-            s = s.masked_fill(masked.all(-1, keepdim=True), 0)  # avoids NaN, in gradients too
-            found = s.log_softmax(-1).masked_fill(masked, -torch.inf)
+            s, allowed = self._scores(queries, keys, valid_lens, mask)
+            found = _log_softmax(self.clip * torch.tanh(s), allowed)
         else:
-            found = log_weights(queries, keys, score=score, impl=self.impl, **given)
+            given = {"mask": mask, "valid_lens": valid_lens, "impl": self.impl}
+            self._meet_keys(queries, keys, valid_lens, mask)
+            found = log_weights(queries, keys, score=self._score(queries), **given)
         self._weights = None if torch.compiler.is_compiling() else found.detach()
         return found
+
+    def _scores(
+        self, queries: Tensor, keys: Any, valid_lens: Any, mask: Any
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the scores, and booleans of the allowed pairs; None: all."""
+        kind = None
+        if self.impl == "auto" and may_repeat(queries) and self._is_unwatched():
+            kind = self._kind(mask)
+            found = self._calls.run(
+                kind, queries, keys, None, valid_lens, mask, self._score_of_tensors
+            )
+            if found is not None:
+                s, lowered, known, bounds = found
+                return s, known.task(lowered, bounds).boolean
+        self._meet_keys(queries, keys, valid_lens, mask)
+        call = Call(queries, keys, None, self._score(queries), mask, valid_lens)
+        s, _, task = attend_to_scores(call, Options(return_scores=True, impl=self.impl))
+        if kind is not None:
+            self._calls.remember(kind, call, task)
+        return s, task.boolean
+
+    def _meet_keys(self, queries: Tensor, keys: Any, valid_lens: Any, mask: Any) -> None:
+        tensor = keys.key if isinstance(keys, PreparedKeys) else keys
+        self._meet(queries, tensor, tensor, valid_lens, mask, None, None)
 
     def last_weights(
         self, rows: Chosen = None, heads: Chosen = None, examples: Chosen = None
@@ -57,9 +74,11 @@ class PointerEnergy(Attention):
         return {**super().__getstate__(), "_weights": None}
 
 
-def _masked(scores: Tensor, queries: Tensor, mask: Any, valid_lens: Any) -> Tensor:
-    """Return booleans (..., T_q, T_k): True for masked pairs."""
-    sizes = Sizes(tuple(scores.shape[:-2]), scores.shape[-2], scores.shape[-1], groups=1)
-    lowered = lower_mask(_xp, sizes, queries, mask, valid_lens)
-    nothing = torch.zeros_like(scores, dtype=torch.bool)
-    return nothing if lowered is None else nothing | ~cast(Tensor, lowered.boolean)
+def _log_softmax(scores: Tensor, allowed: Tensor | None) -> Tensor:
+    """Return the log-softmax of clipped scores over the allowed keys; −∞ for the others."""
+    if allowed is None:
+        return scores.log_softmax(-1)
+    masked = ~allowed
+    # A finite number, unlike −∞, gives no NaN in a row without keys, in gradients too.
+    least = torch.finfo(scores.dtype).min
+    return scores.masked_fill(masked, least).log_softmax(-1).masked_fill(masked, -torch.inf)
