@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from anyscore.backends.torch.modes import without_autocast
 from anyscore.ops.checks import brief, check_numbers, check_size, check_switches
 from anyscore.ops.pytrees import named_tuple
 from anyscore.torch.speech.location_energies import COLUMNS, location_energies, toeplitz
@@ -160,7 +161,7 @@ class LocationSensitive(StepwiseAttention):
         channels = seen.get(self.location, [state.weights, total])
         dtype, device = keys.projected.dtype, keys.projected.device.type
         query = self.W_q(query).to(dtype)
-        with torch.autocast(device, enabled=False):
+        with without_autocast(device):
             energies, projected = location_energies(
                 query,
                 keys.projected,

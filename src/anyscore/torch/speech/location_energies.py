@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from anyscore.backends.torch import energies as torch_energies
-from anyscore.backends.torch.modes import check_reverse_mode
+from anyscore.backends.torch.modes import apply, check_reverse_mode, must_dispatch
 from anyscore.torch.speech.weighted_sum import Spans
 
 COLUMNS = 16
@@ -65,11 +65,13 @@ def location_energies(
     if torch.compiler.is_exporting():
         return _energies(*x), keys
     if not torch.is_grad_enabled():
-        return _Energies.apply(*x)[0], keys  # type: ignore[no-untyped-call]
-    apply = _Energies.apply
+        found = apply(_Energies, *x)[0] if must_dispatch(*x) else _energies(*x)
+        return found, keys
     if torch.compiler.is_compiling():  # a compiled backward would copy the added gradients
-        apply = torch.compiler.disable(apply)  # type: ignore[no-untyped-call]
-    energies, passed_on = apply(*x)  # type: ignore[no-untyped-call]
+        of_steps: Any = torch.compiler.disable(_Energies.apply)  # type: ignore[no-untyped-call]
+        energies, passed_on = of_steps(*x)
+    else:
+        energies, passed_on = apply(_Energies, *x, tensors=slice(len(x) - 1))
     return energies, passed_on
 
 

@@ -176,9 +176,10 @@ class StepwiseAttention(Layer):
         Raises TypeError: the state comes from another layer, or is no `State`.
         """
         if isinstance(state, State):
-            if state.kind == Kind(type(self).__name__) and self.knows_keys(state.keys):
+            name = state.kind.name if state.kind else "of no name"
+            if name == type(self).__name__ and self.knows_keys(state.keys):
                 return
-            got = f"that of another layer, {state.kind.name if state.kind else 'of no name'}"
+            got = f"that of another layer, {name}"
         else:
             got = "a whole Step: pass its state" if isinstance(state, Step) else brief(state)
         raise TypeError(

@@ -8,7 +8,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from anyscore.backends.torch.modes import is_forward_mode
+from anyscore.backends.torch.modes import (
+    apply,
+    is_forward_mode,
+    must_dispatch,
+    without_autocast,
+)
 
 Spans = list[tuple[int, int]]
 """The keys start ≤ j < stop that each item of the batch may attend."""
@@ -29,13 +34,16 @@ def weighted_sum(
     dtype = values.dtype
     if torch.is_autocast_enabled(device) and dtype != torch.float64:
         dtype = torch.get_autocast_dtype(device)
-    with torch.autocast(device, enabled=False):
+    with without_autocast(device):
         # Compilers add gradients themselves, and forward mode has no gradients to add.
         if torch.compiler.is_compiling() or is_forward_mode():
             return torch.bmm(weights.to(values.dtype)[:, None], values)[:, 0].to(dtype), values
         if spans is not None and 2 * sum(b - a for a, b in spans if b > a) > weights.numel():
             spans = None
-        output, passed_on = _WeightedSum.apply(weights, values, spans)  # type: ignore[no-untyped-call]
+        if torch.is_grad_enabled() or must_dispatch(weights, values):
+            output, passed_on = apply(_WeightedSum, weights, values, spans, tensors=slice(2))
+        else:
+            output, passed_on = _sum(weights, values, spans), values
     return output.to(dtype), passed_on if torch.is_grad_enabled() else values
 
 
@@ -47,15 +55,7 @@ class _WeightedSum(torch.autograd.Function):
         ctx.save_for_backward(weights, values)
         ctx.spans = spans
         ctx.set_materialize_grads(False)
-        rows = weights.to(values.dtype)
-        if spans is None:
-            output = torch.bmm(rows[:, None], values)[:, 0]
-        else:
-            output = values.new_zeros(len(values), values.shape[2])
-            for b, (start, stop) in enumerate(spans):
-                if start < stop:
-                    output[b] = rows[b, start:stop] @ values[b, start:stop]
-        return output, values.view_as(values)
+        return _sum(weights, values, spans), values.view_as(values)
 
     @staticmethod
     @once_differentiable
@@ -78,3 +78,14 @@ class _WeightedSum(torch.autograd.Function):
                     if of_values is not None:
                         of_values[b, start:stop].addr_(rows[b, start:stop], slope[b])
         return of_weights.to(weights.dtype), of_values, None
+
+
+def _sum(weights: Tensor, values: Tensor, spans: Spans | None) -> Tensor:
+    rows = weights.to(values.dtype)
+    if spans is None:
+        return torch.bmm(rows[:, None], values)[:, 0]
+    output = values.new_zeros(len(values), values.shape[2])
+    for b, (start, stop) in enumerate(spans):
+        if start < stop:
+            output[b] = rows[b, start:stop] @ values[b, start:stop]
+    return output
