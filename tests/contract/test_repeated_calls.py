@@ -178,3 +178,34 @@ def test_scores_have_the_same_bits(masked: str, dtype: Any) -> None:
         assert found.tobytes() == fused.tobytes()
         assert not any(np.shares_memory(found, x) for x in earlier)
         earlier.append(found)
+
+
+def test_masked_arrays_are_refused_by_later_calls_too() -> None:
+    """The type of each array is part of a known call, also where the score makes plain arrays."""
+    for score in (anyscore.Dot(), anyscore.Cosine(), anyscore.Lorentz()):
+        arrays = dict(zip(("query", "key", "value"), inputs(2), strict=True))
+        for _ in range(4):
+            attention(**arrays, score=score)
+        for name, x in arrays.items():
+            with pytest.raises(TypeError, match="mask"):
+                attention(**{**arrays, name: np.ma.array(x)}, score=score)
+
+
+def test_plan_and_log_name_repeated_calls(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("DEBUG", "anyscore.repeated")
+    score, tensors = anyscore.Cosine(), inputs(2)
+    given: dict[str, Any] = {"score": score, "valid_lens": np.array([4, 0])}
+    for later in (False, False, True):
+        assert ("repeated" in anyscore.plan(*tensors, **given).reason) == later
+        attention(*tensors, **given)
+    assert [line.startswith("repeated from now on") for line in caplog.messages] == [True]
+    assert "repeated" not in anyscore.plan(*tensors, **given, impl="reference").reason
+    assert "repeated" not in anyscore.plan(*inputs(3), score=score).reason
+    caplog.clear()
+    for _ in range(3):
+        attention(
+            *tensors, score=anyscore.Trilinear(*np.ones((3, HIDDEN), np.float32)), softcap=2.0
+        )
+    assert [line.split(";")[0] for line in caplog.messages] == [
+        "not repeated: the score is a callable or has a query bias"
+    ]

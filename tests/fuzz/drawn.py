@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from fuzz.beside import Beside
-from fuzz.exact import Problem, Shape, philox_kept, place
+from fuzz.exact import Problem, Shape, philox_kept, used_rows
 from fuzz.mask_specs import Spec, allowed
 from helpers.table_scores import RANKS
 
@@ -94,7 +94,8 @@ class Call:
             if flat.size:
                 flat[rng.integers(flat.size)] = what
         if self.fill is not None:
-            for name, used in used_rows(self, keep).items():
+            shapes = {"query": self.query, "key": self.key, "value": self.value}
+            for name, used in used_rows(shapes, self.lead, keep).items():
                 arrays[name][~used] = self.fill
         exact = np.longdouble if self.dtype == "float64" else np.float64
         arrays = {name: stored(x, self.dtype).astype(exact) for name, x in arrays.items()}
@@ -136,17 +137,6 @@ def lead_of(query: Shape, key: Shape, value: Shape, groups: int) -> Shape:
         heads = shape[-3:-2] if groups == 1 or shape[-3] == 1 else (shape[-3] * groups,)
         leads.append((*shape[:-3], *heads))
     return tuple(np.broadcast_shapes(*leads))
-
-
-def used_rows(call: Call, keep: np.ndarray) -> dict[str, np.ndarray]:
-    """Return which tokens of query, key and value are in an attended pair."""
-    shapes = {"query": call.query, "key": call.key, "value": call.value}
-    used = {name: np.zeros(shape[:-1], bool) for name, shape in shapes.items()}
-    for n in np.ndindex(*call.lead):
-        for name, shape in shapes.items():
-            axis = 1 if name == "query" else 0
-            used[name][place(shape[:-2], n, call.lead)] |= keep[n].any(axis)
-    return used
 
 
 def stored(x: np.ndarray, dtype: str) -> np.ndarray:

@@ -19,6 +19,8 @@ from fuzz.sinks import Sunk, sunk
 from helpers.table_scores import RANKS
 
 Shape = tuple[int, ...]
+PROJECTIONS = "W", "W_q", "W_k", "w_q", "w_k", "w_p", "sigma"
+"""Parameters that are combined with each token."""
 
 
 @dataclass
@@ -84,6 +86,18 @@ class Problem:
     tensors: dict[str, np.ndarray] = field(default_factory=dict)
     exact: bool = False
 
+    def projects_bad_rows(self, at: dict[str, Shape]) -> bool:
+        """Return whether tokens at these places, that any head attends, are not finite.
+
+        Parameters of all heads multiply the tokens that heads share, before the mask.
+        """
+        shapes = {"query": self.query.shape, "key": self.key.shape}
+        bad = {n: ~np.isfinite(getattr(self, n)[at[n]]).all(-1) for n in shapes}
+        if not any(rows.any() for rows in bad.values()):
+            return False
+        used = used_rows(shapes, self.lead, self.keep)
+        return any((rows & used[n][at[n]]).any() for n, rows in bad.items())
+
 
 @dataclass
 class Answer:
@@ -119,6 +133,16 @@ def place(lead: Shape, n: Shape, full: Shape) -> Shape:
     """Return the index into a tensor with dimensions `lead` for the output at n of `full`."""
     ends = zip(lead, n[len(n) - len(lead) :], full[len(full) - len(lead) :], strict=True)
     return tuple(0 if own == 1 else i // (size // own) for own, i, size in ends)
+
+
+def used_rows(shapes: dict[str, Shape], lead: Shape, keep: np.ndarray) -> dict[str, np.ndarray]:
+    """Return which tokens of query, key and value, of these shapes, are in an attended pair."""
+    used = {name: np.zeros(shape[:-1], bool) for name, shape in shapes.items()}
+    for n in np.ndindex(*lead):
+        for name, shape in shapes.items():
+            axis = 1 if name == "query" else 0
+            used[name][place(shape[:-2], n, lead)] |= keep[n].any(axis)
+    return used
 
 
 def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
@@ -181,6 +205,7 @@ def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
         found |= {
             name: found[name].stored() + x.stored() for name, x in more.items() if x is not None
         }
+    read = call.projects_bad_rows(at)
     reached = (keep & spoilt[:, None]).any(0)
     unknown = {"query": spoilt, "key": reached, "value": reached}
     for name, expected in answer.gradients.items():
@@ -188,6 +213,8 @@ def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
         if spoilt.any():
             rows = unknown.get(name)
             expected.known[at[name]] &= False if rows is None else ~rows[:, None]
+        elif read and name in PROJECTIONS:
+            expected.known[at[name]] = False
 
 
 def _size(lse: Number) -> np.ndarray:

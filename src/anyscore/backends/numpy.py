@@ -124,7 +124,7 @@ _ARRAYS = CoreArrays(
     (np.ndarray,),
     BACKEND,
     _FUSED[0],
-    layout=lambda x: (x.shape, x.dtype),
+    layout=lambda x: (type(x), x.shape, x.dtype),
     wants_gradients=lambda *arrays: False,
     thread_count=numpy_core.threads,
     allocate=lambda query, shape: np.empty(shape, query.dtype),

@@ -93,8 +93,8 @@ def kind_of_mask(mask: Any) -> Any:
 class CoreArrays:
     """A framework whose arrays lend their memory to the core.
 
-    types: of the arrays. core: the implementation to repeat. layout: x → its shape, dtype and
-    device, hashable. wants_gradients: (a, b, value, weight, key_bias) → whether any needs
+    types: of the arrays. core: the implementation to repeat. layout: x → its type, shape,
+    dtype and device, hashable. wants_gradients: (a, b, value, weight, key_bias) → whether any needs
     gradients; None if memory alone does not tell. thread_count: () → the number of threads.
     allocate: (query, shape) → an array of the dtype of query, uninitialised. may_write: x → whether
     x may be written to now. mark_written: (arrays): bump autograd version counters. context: () →
@@ -342,33 +342,45 @@ class RepeatedCalls:
         self.seen[seen] = times + 1
         if not 0 < times <= MAX_CALLS:  # ever other strides
             return
-        made = self._known_call(call, task)
-        if made is None:
+        try:
+            made = self._known_call(call, task)
+        except ValueError as error:
             self.seen[seen] = MAX_CALLS + 1
+            _log("not repeated: %s; the call was %s", error, kind)
             return
+        _log("repeated from now on: calls %s", kind)
         if kind not in self.known and len(self.known) >= MAX_KINDS:
             self.known.clear()
         self.known[kind] = (made, *self.known.get(kind, ()))[:MAX_CALLS]
 
-    def _known_call(self, call: Call, task: Task) -> KnownCall | None:
-        """Return the known call of a task; None if it cannot be repeated."""
+    def knows(self, kind: Any, query: Array, key: Any, value: Array | None) -> bool:
+        """Return whether calls of this kind with tensors of these shapes are repeated."""
+        layouts = self.arrays.layouts(query, key, value)
+        return any(call.layouts == layouts for call in self.known.get(kind, ()))
+
+    def _known_call(self, call: Call, task: Task) -> KnownCall:
+        """Return the known call of a task.
+
+        Raises ValueError: it cannot be repeated; the message says why.
+        """
         f, arrays = task.score, self.arrays
         xp = arrays.backend.xp
-        if not isinstance(f, Factors) or f.query_bias is not None or 0 in task.sizes.scores_shape:
-            return None
+        if not isinstance(f, Factors) or f.query_bias is not None:
+            raise ValueError("the score is a callable or has a query bias")
+        if 0 in task.sizes.scores_shape:
+            raise ValueError("there are no scores")
         if task.edges is not None or task.sink is not None or task.biases:
-            return None
+            raise ValueError("the call has edges, a sink or a bias")
         some_value = f.a if task.value is None else task.value
         of_call = f.a, f.b, f.weight, f.key_bias, some_value
         if any(x is not None and type(x) not in arrays.types for x in of_call):
-            return None
+            raise ValueError("a tensor is of a subclass")
         if not xp.dtype(call.query) == xp.dtype(f.a) == xp.dtype(some_value):
-            return None
-        if choose(arrays.backend, task, _options(task))[1] is not arrays.core:
-            return None
-        with suppress(ValueError):  # the core would have to copy arrays
-            return KnownCall(arrays, call, task)
-        return None
+            raise ValueError("the tensors have several dtypes")
+        plan, implementation = choose(arrays.backend, task, _options(task))
+        if implementation is not arrays.core:
+            raise ValueError(f"{plan.route} runs the call, not the C++ core")
+        return KnownCall(arrays, call, task)
 
     def append(self, cache: Any, key: Array, value: Array, score: Score) -> bool:
         """Append tokens to a `Cache` like an earlier append; return False if there is none."""
@@ -405,6 +417,13 @@ class RepeatedCalls:
         with suppress(ValueError):  # rows need a conversion, a broadcast or a copy
             append = cpu.repeated_append(f.pair.name, key, value, memory)
             self.appends[self._kind_of_append(key, value, score)] = append
+
+
+def _log(message: str, *args: Any) -> None:
+    """Log which calls are repeated, at the level DEBUG of the logger "anyscore.repeated"."""
+    import logging
+
+    logging.getLogger("anyscore.repeated").debug(message, *args)
 
 
 REPEATED: dict[type, RepeatedCalls] = {}

@@ -9,7 +9,7 @@ from numbers import Integral
 from typing import Any, NamedTuple
 
 from anyscore import backends
-from anyscore.backends.repeated import kind_of_mask, kind_of_score
+from anyscore.backends.repeated import kind_of_mask, kind_of_score, kind_of_scores
 from anyscore.call.autocast import autocast, cast
 from anyscore.call.backend import (
     Adapter,
@@ -125,9 +125,7 @@ def attention(
     ):
         repeats = backends.repeats(query)
     if repeats is not None:
-        kind: Any = kind_of_score(score)
-        if kind is not None and not (mask is None and softcap == 0.0 and normalizer == "softmax"):
-            kind = kind, softcap, normalizer, kind_of_mask(mask)
+        kind = _kind(score, mask, softcap, normalizer)
         found = repeats.run(kind, query, key, value, valid_lens, mask, score)
         if found is not None:
             return found[0]
@@ -178,7 +176,25 @@ def plan(
     options = Options(dropout, dropout_seed, return_weights, return_lse, impl)
     backend, context, task, _ = lower(call, options)
     with context():
-        return _choose(backend, task, options)[0]
+        found = _choose(backend, task, options)[0]
+    repeats = backends.repeats(query) if options == Options() and isinstance(score, Score) else None
+    if repeats is None or not sink is bias is bias_after is None:
+        return found
+    if value is None:
+        kind = kind_of_scores(score, softcap, mask)
+    else:
+        kind = _kind(score, mask, softcap, normalizer)
+    if not repeats.knows(kind, query, key, value):
+        return found
+    return Plan(found.route, f"{found.reason}; calls of this kind are repeated without checks")
+
+
+def _kind(score: Any, mask: Any, softcap: float, normalizer: Normalizer) -> Any:
+    """Return the kind of a call for `RepeatedCalls`; hashable; None if it is not repeated."""
+    kind = kind_of_score(score)
+    if kind is None or (mask is None and softcap == 0.0 and normalizer == "softmax"):
+        return kind
+    return kind, softcap, normalizer, kind_of_mask(mask)
 
 
 for _function in (attention, plan):  # TensorFlow's AutoGraph skips functions with this attribute

@@ -105,7 +105,7 @@ def _may_write(x: Tensor) -> bool:
 
 
 def _layout(x: Tensor) -> Any:
-    return x.shape, x.dtype, x.device
+    return type(x), x.shape, x.dtype, x.device
 
 
 def _mark_written(arrays: tuple[Maybe, ...]) -> None:
