@@ -11,12 +11,17 @@ import statistics
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor, nn
 
-from anyscore.torch import Attention, MultiHeadAttention
+from anyscore import Additive, make_cache
+from anyscore.torch import Attention, LocationSensitive, MultiHeadAttention, Pointer
+from benchmarks.speech import AttLoc
+
+Step: TypeAlias = tuple[Callable[[], Tensor], Callable[[], Tensor]]
+"""A step of anyscore, and of plain modules."""
 
 TURN, ROUNDS = 0.02, 15
 """Seconds of a turn; turns of each."""
@@ -45,6 +50,21 @@ class PlainAdditive(nn.Module):
         return torch.bmm(self.dropout(self.attention_weights), values)
 
 
+class PlainPointer(nn.Module):
+    """A pointer of plain modules: log softmax_j C · tanh(w · tanh(W_q q + W_k k_j))."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.W_q = nn.Linear(width, width, bias=False)
+        self.W_k = nn.Linear(width, width, bias=False)
+        self.w_v = nn.Linear(width, 1, bias=False)
+
+    def forward(self, query: Tensor, projected: Tensor, left: Tensor) -> Tensor:
+        """Return log-probabilities of projected keys, −∞ where none is left."""
+        scores = self.w_v(torch.tanh(self.W_q(query)[:, None] + projected)).squeeze(-1)
+        return torch.log_softmax((10 * torch.tanh(scores)).masked_fill(~left, -torch.inf), -1)
+
+
 def additive(batch: int, queries: int, keys: int, width: int, has_lengths: bool) -> tuple[Any, ...]:
     """Return (layer, plain module, tensors) of additive attention."""
     layer, plain = Attention("additive", hidden=width, d_q=width, d_k=width), PlainAdditive(width)
@@ -66,6 +86,58 @@ def heads(batch: int, tokens: int, width: int) -> tuple[Any, ...]:
         return output
 
     return layer, plain, [x], call
+
+
+def pointer(batch: int, keys: int, width: int) -> Step:
+    """Return one step of `Pointer`, and of the plain one, over prepared keys."""
+    layer, plain = Pointer("additive", 0, hidden=width, d_q=width, d_k=width), PlainPointer(width)
+    plain.load_state_dict(layer.pointing.state_dict())
+    query, of_keys = torch.randn(batch, width), torch.randn(batch, keys, width)
+    left = torch.arange(keys).expand(batch, keys) > 2
+    prepared, projected = layer.prepare_keys(of_keys), plain.W_k(of_keys)
+    return lambda: layer(query, prepared, left), lambda: plain(query, projected, left)
+
+
+def location(batch: int, keys: int, width: int) -> Step:
+    """Return one step of `LocationSensitive`, and of ESPnet's formula, over prepared keys."""
+    options: dict[str, Any] = {"filters": 4, "kernel": 15, "bias": True, "scale": 2.0}
+    layer, plain = (
+        LocationSensitive(width, width, width, **options),
+        AttLoc(width, width, width, 4, 15),
+    )
+    layer.load_state_dict(dict(plain.state_dict()))
+    query, of_keys = torch.randn(batch, width), torch.randn(batch, keys, width)
+    plain.start(of_keys, torch.full((batch,), keys))
+    first = plain.last
+    state = layer.start(of_keys)._replace(weights=first)
+
+    def step_of_plain() -> Tensor:
+        plain.last = first
+        output: Tensor = plain.step(query)[0]
+        return output
+
+    return lambda: layer.step(query, state)[0], step_of_plain
+
+
+def cache(batch: int, keys: int, width: int) -> Step:
+    """Return one step of four heads of additive attention over a cache, and its plain formula."""
+    query, key, value = (torch.randn(batch, 4, n, width) for n in (1, keys, keys))
+    weight = torch.randn(width)
+    score = Additive(None, None, weight)
+    known = make_cache(key, value, score, capacity=keys)
+
+    def plain() -> Tensor:
+        return torch.softmax(torch.tanh(query[..., None, :] + key[:, :, None]) @ weight, -1) @ value
+
+    return lambda: known.attend(query, score=score), plain
+
+
+STEPS: dict[str, Callable[[int, int, int], Step]] = {
+    "additive cache of four heads": cache,
+    "pointer": pointer,
+    "location-sensitive": location,
+}
+"""Steps of decoders, measured without gradients."""
 
 
 def cases() -> Iterator[tuple[str, Any]]:
@@ -128,6 +200,13 @@ def main() -> None:
                 x.requires_grad_(mode)
             found.append(ratio(partial(run, call, layer), partial(run, call, plain)))
         print(f"{title:60s} {found[0]:9.2f} {found[1]:9.2f}", flush=True)
+    with torch.no_grad():
+        for name, make in STEPS.items():
+            for sizes in ((1, 20, 16), (4, 50, 64), (16, 200, 256)):
+                step, plain_step = make(*sizes)
+                torch.testing.assert_close(step(), plain_step(), rtol=1e-4, atol=1e-4)
+                title = "{}: a step, batch {}, {} keys, width {}".format(name, *sizes)
+                print(f"{title:60s} {ratio(step, plain_step):9.2f}", flush=True)
 
 
 if __name__ == "__main__":

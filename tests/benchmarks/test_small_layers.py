@@ -16,9 +16,13 @@ def test_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     small_layers.main()
     first, *rows = capsys.readouterr().out.splitlines()
     assert first.split()[-2:] == ["inference", "training"]
-    assert len(rows) == len(list(small_layers.cases())) == 7
-    for row in rows:
+    layers, steps = rows[:7], rows[7:]
+    assert len(list(small_layers.cases())) == 7
+    assert len(steps) == 3 * len(small_layers.STEPS)
+    for row in layers:
         assert re.search(r" \d+\.\d\d +\d+\.\d\d$", row), row
+    for row in steps:
+        assert re.search(r"width \d+ +\d+\.\d\d$", row), row
 
 
 def test_another_answer_is_no_figure(monkeypatch: pytest.MonkeyPatch) -> None:
