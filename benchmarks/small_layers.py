@@ -30,12 +30,12 @@ TURN, ROUNDS = 0.02, 15
 class PlainAdditive(nn.Module):
     """Additive attention of plain modules, as textbooks have it."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, dropout: float) -> None:
         super().__init__()
         self.W_q = nn.Linear(width, width, bias=False)
         self.W_k = nn.Linear(width, width, bias=False)
         self.w_v = nn.Linear(width, 1, bias=False)
-        self.dropout = nn.Dropout(0.0)
+        self.dropout = nn.Dropout(dropout)
 
     def forward(
         self, queries: Tensor, keys: Tensor, values: Tensor, lengths: Tensor | None
@@ -65,9 +65,12 @@ class PlainPointer(nn.Module):
         return torch.log_softmax((10 * torch.tanh(scores)).masked_fill(~left, -torch.inf), -1)
 
 
-def additive(batch: int, queries: int, keys: int, width: int, has_lengths: bool) -> tuple[Any, ...]:
-    """Return (layer, plain module, tensors) of additive attention."""
-    layer, plain = Attention("additive", hidden=width, d_q=width, d_k=width), PlainAdditive(width)
+def additive(
+    batch: int, queries: int, keys: int, width: int, has_lengths: bool, dropout: float = 0.0
+) -> tuple[Any, ...]:
+    """Return (layer, plain module, tensors, call) of additive attention."""
+    layer = Attention("additive", hidden=width, d_q=width, d_k=width, dropout=dropout)
+    plain = PlainAdditive(width, dropout)
     plain.load_state_dict(layer.state_dict())
     tensors = [torch.randn(batch, n, width) for n in (queries, keys, keys)]
     lengths = torch.full((batch,), keys - 1) if has_lengths else None
@@ -75,7 +78,7 @@ def additive(batch: int, queries: int, keys: int, width: int, has_lengths: bool)
 
 
 def heads(batch: int, tokens: int, width: int) -> tuple[Any, ...]:
-    """Return (layer, torch.nn.MultiheadAttention, tensors) of self-attention in four heads."""
+    """Return (layer, torch.nn.MultiheadAttention, tensors, call) of four heads."""
     layer, plain = MultiHeadAttention(width, 4), nn.MultiheadAttention(width, 4, batch_first=True)
     layer.load_state_dict(plain.state_dict())
     x = torch.randn(batch, tokens, width)
@@ -147,6 +150,7 @@ def cases() -> Iterator[tuple[str, Any]]:
             title = f"additive, batch 4, {queries} queries, 10 keys, width 16"
             title += ", lengths" if has_lengths else ""
             yield title, additive(4, queries, 10, 16, has_lengths)
+            yield f"{title}, dropout", additive(4, queries, 10, 16, has_lengths, 0.1)
     yield "additive, batch 64, 1 query, 50 keys, width 256", additive(64, 1, 50, 256, False)
     yield "four heads, batch 4, 10 tokens, width 16", heads(4, 10, 16)
     yield "four heads, batch 8, 64 tokens, width 64", heads(8, 64, 64)
@@ -190,8 +194,8 @@ def main() -> None:
     torch.manual_seed(0)
     print(f"{'anyscore ÷ plain modules':60s} inference  training")
     for title, (layer, plain, tensors, call) in cases():
+        layer.eval(), plain.eval()  # without dropout
         torch.testing.assert_close(call(layer), call(plain), rtol=1e-4, atol=1e-5)
-
         found = []
         for mode, run in ((False, infer), (True, train)):
             for module in (layer, plain):

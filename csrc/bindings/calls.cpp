@@ -172,12 +172,16 @@ const void* alike(const char* name, const View& array, const View& other) {
 
 }  // namespace
 
+std::vector<Stream> streams(std::uint64_t seed, Size period, Size problems) {
+    std::vector<Stream> all;
+    for (Size n = 0; n < problems; n++) all.push_back({seed, std::uint64_t(n) % std::uint64_t(period ? period : 1)});
+    return all;
+}
+
 std::vector<Stream> streams(std::uint64_t seed, Size period, const View& stats) {
     type_of_sums(stats);
     if (period < 0) Arrays::refuse("dropout_period", "must be ≥ 0");
-    std::vector<Stream> all(std::size_t(Arrays(lead_of(stats), 1).problems));
-    for (std::size_t n = 0; n < all.size(); n++) all[n] = {seed, std::uint64_t(n) % std::uint64_t(period ? period : 1)};
-    return all;
+    return streams(seed, period, Arrays(lead_of(stats), 1).problems);
 }
 
 void forward(const std::string& pair, Operands& in, const Settings& s, Outputs& to, int threads) {

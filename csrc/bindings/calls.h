@@ -74,7 +74,9 @@ struct Gradients {
     Output a, b, weight, key_bias, value, bias, c;
 };
 
-// Returns one stream for each problem of stats (*lead, 2, T_q), from one seed. Problems are counted modulo `period`.
+// Returns one stream for each problem, from one seed. Problems are counted modulo `period`.
+std::vector<Stream> streams(std::uint64_t seed, Size period, Size problems);
+// Returns one stream for each problem of stats (*lead, 2, T_q).
 std::vector<Stream> streams(std::uint64_t seed, Size period, const View& stats);
 
 // The parts of a forward and a backward: the call as plain data, the destinations of its gradients, and its kernels.

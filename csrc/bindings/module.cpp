@@ -41,11 +41,6 @@ template <class V, std::size_t N> std::array<V, N> borrowed(const char* const (&
     return to;
 }
 
-std::uint64_t seed(nb::handle x) {
-    if (!nb::isinstance<nb::int_>(x)) throw std::invalid_argument("seed must be an integer.");
-    return PyLong_AsUnsignedLongLongMask(x.ptr());
-}
-
 // Returns the operands of a call. stats: its shape gives the number of problems.
 Operands operands(const nb::tuple& from, const Settings& s, const View& stats) {
     if (from.size() < std::size(OPERANDS)) throw std::invalid_argument("a tuple of operands is too short.");

@@ -22,9 +22,9 @@ namespace nb = nanobind;
 namespace anyscore {
 namespace {
 
-// The arrays of a repeated call; the first five have gradients.
+// The arrays of a repeated call; the first five have gradients. The seed of dropout follows.
 constexpr std::string_view KINDS[] = {"a", "b", "weight", "key_bias", "value", "packed", "start", "stop", "mask"};
-constexpr std::size_t FACTORS = 5, VALUE = 4, PACKED = 5, START = 6;
+constexpr std::size_t FACTORS = 5, VALUE = 4, PACKED = 5, START = 6, SEED = std::size(KINDS);
 
 // A result of a repeated call: its shape, and the layout that arrays of this shape have.
 class Result {
@@ -64,13 +64,13 @@ private:
     std::optional<ArrayLayout> layout;
 };
 
-// A larger call is not kept: it has several numbers for each problem, and takes long anyway.
-constexpr Size MOST_PROBLEMS = 4096;
+// A larger call is not kept, and takes long anyway: it has several numbers for each problem, and makes scores once.
+constexpr Size MOST_PROBLEMS = 4096, MOST_SCORES = 1 << 16;
 
 // A forward that was checked, and its backward if `trains`, to be run on other arrays.
 class RepeatedCall {
 public:
-    // Keeps a call that `forward` accepts, without edges, biases of scores and dropout. The output has the leading
+    // Keeps a call that `forward` accepts, without edges and biases of scores. The output has the leading
     // dimensions `lead`, and empty(a, shape) makes it in the type of a; the output of a call without values is the
     // scores. If `lengths` is not None, the operand stop is a view of it, and each call passes such lengths as its stop.
     // keeps_scores: whether a backward gets the scores in place of the output. Raises std::invalid_argument for a call
@@ -81,7 +81,7 @@ public:
         : pair(pair), empty(empty), settings(numbers.data()), arrays(lead, settings.groups) {
         for (std::size_t i = 0; i < std::size(OPERANDS); i++) {
             nb::handle x = operands[i];
-            if (x.is_none()) continue;
+            if (x.is_none() || !OPERANDS[i].view) continue;
             auto* kind = std::find(std::begin(KINDS), std::end(KINDS), OPERANDS[i].name);
             if (kind == std::end(KINDS)) throw std::invalid_argument("the call has operands that are made for it.");
             View& array = in.*OPERANDS[i].view;
@@ -94,24 +94,29 @@ public:
         }
         if (arrays.problems > MOST_PROBLEMS) throw std::invalid_argument("the call is too large to be kept.");
         if (!in.a || !in.b || in.a.rank() < 2) throw std::invalid_argument("the call has no output.");
+        if (settings.dropout > 0) in.streams.resize(std::size_t(arrays.problems));
         call = describe(arrays, in, settings, in.a.shape[in.a.shape.size() - 2]);
         if (in.packed) take_packed(call, arrays, in.packed, sums);
         if (arrays.has_copies()) throw std::invalid_argument("its arrays have to be copied.");
+        if (!in.value && arrays.problems * call.queries * call.keys > MOST_SCORES)
+            throw std::invalid_argument("the call has too many scores to be kept.");
         output = {empty, operands[0], shape(call.queries, in.value ? call.value_width : call.keys),
                   in.value ? call.a.type : sums};
         describe_backward(operands, keeps_scores);
         // Keeps the shapes of these arrays, not their memory.
         for (auto [name, array] : OPERANDS)
             if (array) (in.*array).owner = {};
+        in.streams.clear();
     }
 
     RepeatedCall(const RepeatedCall&) = delete;
 
-    // Returns the output for arrays of the `KINDS`, None where the call has none, and the scale of the score; None if
-    // their layouts differ.
+    // Returns the output for operands, arrays of the `KINDS` and a seed, None where the call has none, and for the scale
+    // of the score; None if layouts differ.
     nb::object infer(const nb::tuple& operands, double scale, int threads) const {
         Call now;
-        if (!take(operands, scale, now)) return nb::none();
+        std::vector<Stream> streams;
+        if (!take(operands, scale, now, streams)) return nb::none();
         Forward made;
         made.output_type = call.a.type;
         nb::object found = output.make(empty, operands[0], has_value() ? made.output : made.scores);
@@ -126,7 +131,8 @@ public:
     // repeated backward.
     nb::object forward(const nb::tuple& operands, double scale, int threads) const {
         Call now;
-        if (!trains || !take(operands, scale, now)) return nb::none();
+        std::vector<Stream> streams;
+        if (!trains || !take(operands, scale, now, streams)) return nb::none();
         Forward made;
         made.output_type = call.a.type;
         nb::object of_output = output.make(empty, operands[0], has_value() ? made.output : made.scores),
@@ -144,7 +150,8 @@ public:
     nb::object backward(const nb::tuple& operands, nb::handle kept, nb::handle stats, nb::handle d_output, double scale,
                         int threads) const {
         Call now;
-        if (!trains || !take(operands, scale, now, false)) return nb::none();
+        std::vector<Stream> streams;
+        if (!trains || !take(operands, scale, now, streams, false)) return nb::none();
         now.packed = {};
         View of_kept = has_value() ? lent(kept) : View(), of_stats = lent(stats), upstream = lent(d_output);
         Arrays results(arrays.lead, settings.groups);
@@ -203,17 +210,18 @@ private:
         return sizes;
     }
 
-    // Writes the call of these arrays to `now`. Returns false if their layouts differ. A forward has packed keys if
-    // the first call had; its backward may lack them.
-    bool take(const nb::tuple& operands, double scale, Call& now, bool needs_packed = true) const {
+    // Writes the call of these operands to `now`, which points to the `streams`. Returns false if layouts differ. A
+    // forward has packed keys if the first call had; its backward may lack them.
+    bool take(const nb::tuple& operands, double scale, Call& now, std::vector<Stream>& streams,
+              bool needs_packed = true) const {
         now = call;
         now.scale = scale;
         now.dots = call.dots && dots();
         const void* of_mask[3] = {};
         const void** const data_of[] = {&now.a.data,      &now.b.data, &now.weight.data, &now.key_bias.data, &now.value.data,
                                         &now.packed.data, &of_mask[0], &of_mask[1],      &of_mask[2]};
-        if (operands.size() != std::size(KINDS)) throw std::invalid_argument("the call has nine operands.");
-        for (std::size_t i = 0; i < operands.size(); i++) {
+        if (operands.size() != SEED + 1) throw std::invalid_argument("the call has ten operands.");
+        for (std::size_t i = 0; i < SEED; i++) {
             if (i == PACKED && !needs_packed) continue;
             nb::handle x = operands[i];
             if (x.is_none() == layouts[i].has_value()) return false;
@@ -224,6 +232,10 @@ private:
         now.start.data = static_cast<const std::int64_t*>(of_mask[0]);
         now.stop.data = static_cast<const std::int64_t*>(of_mask[1]);
         now.mask.data = static_cast<const bool*>(of_mask[2]);
+        if (settings.dropout > 0) {
+            streams = anyscore::streams(seed(operands[SEED]), settings.dropout_period, arrays.problems);
+            now.dropout.streams = streams.data();
+        }
         return true;
     }
 

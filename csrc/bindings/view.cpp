@@ -1,5 +1,7 @@
 #include "bindings/view.h"
 
+#include <stdexcept>
+
 namespace anyscore {
 
 namespace {
@@ -69,6 +71,11 @@ bool view(PyObject* x, bool writes, View& to) {
     }
     if (writes) return borrow<nanobind::ndarray<nanobind::device::cpu>>(x, to);
     return borrow<nanobind::ndarray<nanobind::ro, nanobind::device::cpu>>(x, to);
+}
+
+std::uint64_t seed(nanobind::handle x) {
+    if (!nanobind::isinstance<nanobind::int_>(x)) throw std::invalid_argument("seed must be an integer.");
+    return PyLong_AsUnsignedLongLongMask(x.ptr());
 }
 
 }  // namespace anyscore

@@ -5,6 +5,7 @@
 #include <nanobind/ndarray.h>
 
 #include <algorithm>
+#include <cstdint>
 #include <vector>
 
 #include "runtime/call.h"
@@ -48,6 +49,9 @@ struct Output : View {};
 
 // Fills the view. Returns false if x is no array, is not on the CPU, or must not be written to.
 bool view(PyObject* x, bool writes, View& to);
+
+// Returns an integer of Python modulo 2^64. Raises std::invalid_argument for another object.
+std::uint64_t seed(nanobind::handle x);
 
 }  // namespace anyscore
 

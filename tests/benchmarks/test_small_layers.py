@@ -16,8 +16,8 @@ def test_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[st
     small_layers.main()
     first, *rows = capsys.readouterr().out.splitlines()
     assert first.split()[-2:] == ["inference", "training"]
-    layers, steps = rows[:7], rows[7:]
-    assert len(list(small_layers.cases())) == 7
+    layers, steps = rows[:11], rows[11:]
+    assert len(list(small_layers.cases())) == 11
     assert len(steps) == 3 * len(small_layers.STEPS)
     for row in layers:
         assert re.search(r" \d+\.\d\d +\d+\.\d\d$", row), row

@@ -18,6 +18,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group.addoption("--fuzz-framework", choices=RUNNERS, help="instead of NumPy and PyTorch")
 
 
+def pytest_exception_interact(node: pytest.Item, report: pytest.TestReport) -> None:
+    """Print a failure of a long run at once, not at its end."""
+    reporter = node.config.pluginmanager.getplugin("terminalreporter")
+    if reporter is not None and node.config.getoption("--fuzz-minutes", default=None):
+        reporter.write_line(f"\n{node.nodeid}\n{report.longreprtext}")
+
+
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if "runner" in metafunc.fixturenames:
         metafunc.parametrize("runner", _frameworks(metafunc.config), indirect=True)

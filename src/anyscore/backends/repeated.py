@@ -98,8 +98,8 @@ class CoreArrays:
     gradients; None if memory alone does not tell. thread_count: () → the number of threads.
     allocate: (query, shape) → an array of the dtype of query, uninitialised. may_write: x → whether
     x may be written to now. mark_written: (arrays): bump autograd version counters. context: () →
-    the context to lower in. train: (known call, lowered, value, packed, bounds, lengths) → the
-    output with gradients, None if arrays have another layout; None without gradients in the
+    the context to lower in. train: (known call, lowered, value, packed, bounds, lengths, seed)
+    → the output with gradients, None if arrays have another layout; None without gradients in the
     framework.
     """
 
@@ -142,10 +142,10 @@ class KnownCall:
     Raises ValueError: the core cannot repeat the call of a task.
     """
 
-    def __init__(self, arrays: CoreArrays, call: Call, task: Task) -> None:
+    def __init__(self, arrays: CoreArrays, call: Call, task: Task, options: Options) -> None:
         query, key, value, score, mask, lengths, *_ = call
         self._xp = xp = arrays.backend.xp
-        x, self.settings = operands_of(xp, task, _options(task), None)
+        x, self.settings = operands_of(xp, task, options, 0 if options.dropout else None)
         self.stop_shape = None if x.stop is None else x.stop.shape
         is_direct = mask is None and type(lengths) in arrays.types and xp.dtype(lengths) == "int64"
         if is_direct:  # the core clamps lengths
@@ -179,11 +179,6 @@ class KnownCall:
         start, stop, mask = bounds
         of_call = LoweredMask(self._xp, self._task.sizes.keys, start, self.clamped(stop), mask)
         return self._task._replace(score=f, mask=of_call if of_call.masks_any else None)
-
-
-def _options(task: Task) -> Options:
-    """Return the options of a repeated call: without values its output is the scores."""
-    return Options(return_scores=task.value is None)
 
 
 def _bounds(
@@ -284,11 +279,13 @@ class RepeatedCalls:
         lengths: Any,
         mask: Any,
         score: Any,
+        seed: Any = None,
     ) -> tuple[Array, Lowered, KnownCall, tuple[Any, Any, Any]] | None:
         """Return (output, lowered score, known call, bounds); None if no earlier call is repeated.
 
         kind: of the score, mask and options; hashable; None for a call that is never repeated.
-        value: None for scores as the output. score: a score; or () → a score.
+        value: None for scores as the output. score: a score; or () → a score. seed: of dropout, an
+        integer or an array (); None without dropout.
         """
         known = self.known.get(kind)
         if known is None:
@@ -296,6 +293,7 @@ class RepeatedCalls:
         arrays, computed = self.arrays, None
         packed = key.packed if type(key) is PreparedKeys else None
         try:
+            seed = None if seed is None else int(seed)
             for call in known:
                 if not call.is_trivial and call.layouts != arrays.layouts(query, key, value):
                     continue
@@ -316,21 +314,21 @@ class RepeatedCalls:
                     if wants is None:
                         return None
                     start, stop, allowed = bounds
-                    operands = a, b, weight, key_bias, value, packed, start, stop, allowed
+                    operands = a, b, weight, key_bias, value, packed, start, stop, allowed, seed
                     output = call.core.infer(operands, scale, arrays.thread_count())
                 elif arrays.train is None or (
                     not (lengths is mask is None) and not _is_padded(score, query, key, lowered)
                 ):
                     return None
                 else:
-                    output = arrays.train(call, lowered, value, packed, bounds, lengths)
+                    output = arrays.train(call, lowered, value, packed, bounds, lengths, seed)
                 if output is not None:
                     return output, lowered, call, bounds
         except Exception:  # the checks of an unknown call say it better
             return None
         return None
 
-    def remember(self, kind: Any, call: Call, task: Task) -> None:
+    def remember(self, kind: Any, call: Call, task: Task, dropout: float = 0.0) -> None:
         """Know a completed call and its task, from its second time on; see `run`."""
         if kind is None:
             return
@@ -343,7 +341,7 @@ class RepeatedCalls:
         if not 0 < times <= MAX_CALLS:  # ever other strides
             return
         try:
-            made = self._known_call(call, task)
+            made = self._known_call(call, task, dropout)
         except ValueError as error:
             self.seen[seen] = MAX_CALLS + 1
             _log("not repeated: %s; the call was %s", error, kind)
@@ -358,7 +356,7 @@ class RepeatedCalls:
         layouts = self.arrays.layouts(query, key, value)
         return any(call.layouts == layouts for call in self.known.get(kind, ()))
 
-    def _known_call(self, call: Call, task: Task) -> KnownCall:
+    def _known_call(self, call: Call, task: Task, dropout: float) -> KnownCall:
         """Return the known call of a task.
 
         Raises ValueError: it cannot be repeated; the message says why.
@@ -377,10 +375,11 @@ class RepeatedCalls:
             raise ValueError("a tensor is of a subclass")
         if not xp.dtype(call.query) == xp.dtype(f.a) == xp.dtype(some_value):
             raise ValueError("the tensors have several dtypes")
-        plan, implementation = choose(arrays.backend, task, _options(task))
+        options = Options(dropout, return_scores=task.value is None)
+        plan, implementation = choose(arrays.backend, task, options)
         if implementation is not arrays.core:
             raise ValueError(f"{plan.route} runs the call, not the C++ core")
-        return KnownCall(arrays, call, task)
+        return KnownCall(arrays, call, task, options)
 
     def append(self, cache: Any, key: Array, value: Array, score: Score) -> bool:
         """Append tokens to a `Cache` like an earlier append; return False if there is none."""

@@ -114,10 +114,10 @@ def attention(
     """
     repeats = None
     if (
-        dropout_seed is sink is bias is bias_after is None
+        sink is bias is bias_after is None
         and return_weights is return_lse is False
         and type(dropout) is type(softcap) is float
-        and dropout == 0.0
+        and (dropout_seed is None or (dropout > 0.0 and type(dropout_seed) is int))
         and type(impl) is str
         and impl == "auto"
         and isinstance(score, Score)
@@ -126,7 +126,11 @@ def attention(
         repeats = backends.repeats(query)
     if repeats is not None:
         kind = _kind(score, mask, softcap, normalizer)
-        found = repeats.run(kind, query, key, value, valid_lens, mask, score)
+        if dropout and kind is not None:
+            kind = kind, dropout
+            if dropout_seed is None:
+                dropout_seed = repeats.arrays.backend.draw_seed(query)
+        found = repeats.run(kind, query, key, value, valid_lens, mask, score, dropout_seed)
         if found is not None:
             return found[0]
     call = Call(
@@ -137,7 +141,7 @@ def attention(
         find_framework(query=query, value=value)
     result, task = attend(call, options)
     if repeats is not None:
-        repeats.remember(kind, call, task)
+        repeats.remember(kind, call, task, dropout)
     return result if return_weights or return_lse else result.output
 
 
@@ -177,13 +181,15 @@ def plan(
     backend, context, task, _ = lower(call, options)
     with context():
         found = _choose(backend, task, options)[0]
-    repeats = backends.repeats(query) if options == Options() and isinstance(score, Score) else None
+    is_plain = options._replace(dropout=0.0, dropout_seed=None) == Options()
+    repeats = backends.repeats(query) if is_plain and isinstance(score, Score) else None
     if repeats is None or not sink is bias is bias_after is None:
         return found
     if value is None:
         kind = kind_of_scores(score, softcap, mask)
     else:
         kind = _kind(score, mask, softcap, normalizer)
+        kind = (kind, dropout) if dropout else kind
     if not repeats.knows(kind, query, key, value):
         return found
     return Plan(found.route, f"{found.reason}; calls of this kind are repeated without checks")

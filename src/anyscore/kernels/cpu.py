@@ -176,12 +176,13 @@ def repeated_call(
     backward(operands, kept, stats, d_output, scale, threads) → the gradients of the first five,
     None for those that are None.
 
-    operands: (a, b, weight, key_bias, value, packed, start, stop, mask), None for missing ones; a
-    backward does not read packed. Each function returns None if arrays have another layout; the
-    last two also if arrays are not of the accumulation dtype. lengths: the caller's array, of which
-    x.stop is a view; calls pass such lengths as stop, and the core clamps them. empty: (a, shape) →
-    an array of the type of a, for results. keeps_scores: whether `kept`, saved for the backward, is
-    scores; else the output.
+    operands: (a, b, weight, key_bias, value, packed, start, stop, mask, seed), None for missing
+    ones; a backward does not read packed, and the seed of dropout is an integer. Each function
+    returns None if arrays have another layout; the last two also if arrays are not of the
+    accumulation dtype. lengths: the caller's array, of which x.stop is a view; calls pass such
+    lengths as stop, and the core clamps them. empty: (a, shape) → an array of the type of a, for
+    results. keeps_scores: whether `kept`, saved for the backward, is scores; else the output, and
+    None without values.
 
     Raises ValueError: the call has other operands, or the core would have to copy one.
     """

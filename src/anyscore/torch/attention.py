@@ -148,11 +148,14 @@ class Attention(AttentionLayer[Tensor], Layer):
         values = tensor if values is None else values
         kind: Any = None
         dropout = self.dropout if self.training else 0.0
-        is_plain = bias is bias_after is self._packed is None and not (dropout or return_weights)
+        seed = None
+        is_plain = bias is bias_after is self._packed is None and not return_weights
         if is_plain and self.impl == "auto" and may_repeat(queries) and self._is_unwatched():
             kind = self._kind(mask)
+            if dropout and kind is not None:
+                kind, seed = (kind, dropout), ARRAYS.backend.draw_seed(queries)
             found = self._calls.run(
-                kind, queries, keys, values, valid_lens, mask, self._score_of_tensors
+                kind, queries, keys, values, valid_lens, mask, self._score_of_tensors, seed
             )
             if found is not None:
                 return self._of_known_call(valid_lens, *found)
@@ -160,11 +163,12 @@ class Attention(AttentionLayer[Tensor], Layer):
         score, sink = self._score(queries), self._sink(queries)
         rest = bias, bias_after, self.normalizer
         call = Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink, *rest)
-        result, task = attend(call, Options(dropout, return_scores=return_weights, impl=self.impl))
+        options = Options(dropout, seed, return_scores=return_weights, impl=self.impl)
+        result, task = attend(call, options)
         if not torch.compiler.is_compiling():
             self._last = None if is_transformed(result.output) else self._snapshot(task)
             if kind is not None:
-                self._calls.remember(kind, call, task)
+                self._calls.remember(kind, call, task, dropout)
         elif not torch.compiler.is_exporting():
             self._last = None
         return (result.output, result.weights) if return_weights else result.output

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 from torch.utils.flop_counter import FlopCounterMode
 
 import anyscore
@@ -36,7 +37,8 @@ OPTIONS: dict[str, tuple[dict[str, Any], bool]] = {  # True if such calls are re
     "keys": ({"mask": Keys(torch.arange(10) % 3 > 0)}, True),
     "boolean": ({"mask": torch.arange(100).reshape(10, 10) % 3 > 0}, True),
     "interval": ({"mask": Interval(torch.tensor([0, 3, 9]), LENGTHS)}, True),
-    "dropout": ({"dropout": 0.5, "dropout_seed": 7}, False),
+    "dropout": ({"dropout": 0.5, "dropout_seed": 7}, True),
+    "dropout, a seed beyond 2⁶³": ({"dropout": 0.1, "dropout_seed": 2**64 - 3}, True),
     "bias": ({"bias": torch.linspace(-1, 1, 10)}, False),
     "sink": ({"sink": 0.5}, False),
     "scores": ({"return_weights": True}, False),
@@ -276,6 +278,47 @@ def test_nothing_is_kept_of_a_layer() -> None:
     del layer, xs
     gc.collect()
     assert [x() for x in gone] == [None] * len(gone)
+
+
+@pytest.mark.parametrize("earlier", range(4))
+@pytest.mark.parametrize("training", [False, True])
+def test_dropout_draws_what_a_first_call_draws(earlier: int, training: bool) -> None:
+    """Each call advances PyTorch's generator once, known or not; an evaluated layer does not."""
+    layer, other = (Attention("additive", hidden=8, d_q=6, d_k=6, dropout=0.3) for _ in range(2))
+    other.load_state_dict(layer.state_dict())
+    xs = tokens(0)
+    for known in (layer, other):
+        known.train(training)
+    for _ in range(earlier):
+        layer(*xs), attention(*xs, dropout=0.3)
+    found = []
+    for known in (layer, other):
+        if known is other:
+            forget()
+        torch.manual_seed(5)
+        of_layer, of_function = known(*xs), attention(*xs, dropout=0.3)
+        slopes_ = torch.autograd.grad((of_layer**2).sum(), tuple(known.parameters()))
+        found.append((of_layer, of_function, *slopes_, known.attention_weights, torch.rand(3)))
+    for x, y in zip(*found, strict=True):
+        assert torch.equal(x, y)
+
+
+@pytest.mark.parametrize("earlier", range(3))
+@pytest.mark.parametrize("reentrant", [False, True])
+def test_checkpoints(earlier: int, reentrant: bool) -> None:
+    """A checkpoint counts the saved tensors of a call, which may be known only the second time."""
+    layer = Attention("additive", hidden=8, d_q=6, d_k=6)
+    W_q, W_k, w_v = layer.parameters()
+    xs = [x.requires_grad_() for x in tokens(0)]
+
+    def function(*xs: Tensor) -> Tensor:
+        output: Tensor = attention(*xs, score=anyscore.Additive(W_q, W_k, w_v[0]))
+        return output
+
+    for call in (layer, function):
+        for _ in range(earlier):
+            call(*xs)
+        checkpoint(call, *xs, use_reentrant=reentrant).sum().backward()
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 import anyscore
-from anyscore import prepare_keys, scores
+from anyscore import plan, prepare_keys, scores
 from anyscore.kernels import cpu
 from anyscore.masks.objects import Causal, Keys
 from anyscore.torch import Pointer
@@ -136,3 +136,13 @@ def test_prepared_keys_in_another_order() -> None:
     for _ in range(3):
         for key, y in zip(keys, exact, strict=True):
             assert torch.equal(scores(query, key, score=score), y)
+
+
+def test_large_matrices_are_not_repeated() -> None:
+    """A known call would make one matrix of scores more."""
+    query, key = drawn(300, 8, seed=0), drawn(300, 8, seed=1)
+    for large in (True, False):
+        x = query if large else query[:200]
+        for _ in range(3):
+            scores(x, key)
+        assert ("repeated" in plan(x, key).reason) is not large

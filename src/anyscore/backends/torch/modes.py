@@ -104,7 +104,10 @@ def _is_seen(args: Iterable[Any] = ()) -> bool:
 
 
 def may_repeat(query: Tensor) -> bool:
-    """Return whether no compiler, transform, trace or subclass observes a call of this query."""
+    """Return whether no compiler, transform, trace or subclass observes a call of this query.
+
+    Nor do hooks of saved tensors: a checkpoint counts them, and lowering a score saves some.
+    """
     return (  # spelled out: a call of each of the functions above takes 0.1 µs
         type(query) is Tensor
         and not is_compiling()
@@ -115,6 +118,7 @@ def may_repeat(query: Tensor) -> bool:
         and not _C._is_any_autocast_enabled()
         and forward_ad._current_level < 0
         and not query.is_nested
+        and _saving_hooks(True) is None
     )
 
 
@@ -123,22 +127,19 @@ def wants_gradients(
 ) -> bool | None:
     """Return whether a call of these tensors needs gradients, outside of compilers and transforms.
 
-    None if memory alone does not tell: for a lazy negation, or hooks of saved tensors.
+    None if memory alone does not tell, for a lazy negation.
     """
     if a.is_neg() or b.is_neg() or (value is not None and value.is_neg()):
         return None
     if (weight is not None and weight.is_neg()) or (key_bias is not None and key_bias.is_neg()):
         return None
-    if not torch.is_grad_enabled() or not (
+    return torch.is_grad_enabled() and (
         a.requires_grad
         or b.requires_grad
         or (value is not None and value.requires_grad)
         or (weight is not None and weight.requires_grad)
         or (key_bias is not None and key_bias.requires_grad)
-    ):
-        return False
-    # A checkpoint counts saved tensors, and a repeated call saves fewer.
-    return True if _saving_hooks(True) is None else None
+    )
 
 
 def without_autocast(device: str) -> AbstractContextManager[Any]:

@@ -22,6 +22,9 @@ from anyscore.backends.torch.modes import (
 from anyscore.backends.torch.operators import Maybe
 from anyscore.call.backend import Backend, Implementation
 from anyscore.call.operands import Operands, Results
+from anyscore.ops import load
+
+_xp = load("torch")
 
 
 class _Repeated(torch.autograd.Function):
@@ -33,10 +36,15 @@ class _Repeated(torch.autograd.Function):
 
     @staticmethod
     def forward(
-        ctx: Any, call: KnownCall, scale: float, made: tuple[Tensor, Tensor, Maybe], *arrays: Maybe
+        ctx: Any,
+        call: KnownCall,
+        scale: float,
+        seed: int | None,
+        made: tuple[Tensor, Tensor, Maybe],
+        *arrays: Maybe,
     ) -> Tensor:
         output, stats, scores = made
-        ctx.call, ctx.scale = call, scale
+        ctx.call, ctx.scale, ctx.seed = call, scale, seed
         if scores is None and arrays[_VALUE] is not None:
             scores = output.clone()  # the caller may write to the output
         ctx.save_for_backward(*arrays, scores, stats)
@@ -48,13 +56,13 @@ class _Repeated(torch.autograd.Function):
         found, own = None, (y for y in (*saved[:N_FACTORS], upstream) if y is not None)
         if not (must_dispatch(upstream) or differentiable(own)):
             *tensors, start, stop, mask, kept, stats = saved
-            operands = *tensors, None, start, stop, mask
+            operands = *tensors, None, start, stop, mask, ctx.seed
             upstream = upstream.contiguous() if tensors[_VALUE] is None else upstream
             threads = torch.get_num_threads()
             found = call.core.backward(operands, kept, stats, upstream, ctx.scale, threads)
         if found is None:
-            found = _gradients(call, ctx.scale, saved, upstream)
-        return None, None, None, *found, None, None, None
+            found = _gradients(call, ctx.scale, ctx.seed, saved, upstream)
+        return None, None, None, None, *found, None, None, None
 
 
 N_FACTORS, _VALUE = 5, 4
@@ -65,11 +73,12 @@ _APPLY: Any = super(torch.autograd.Function, _Repeated).apply
 
 
 def _gradients(
-    call: KnownCall, scale: float, saved: tuple[Any, ...], upstream: Tensor
+    call: KnownCall, scale: float, seed: int | None, saved: tuple[Any, ...], upstream: Tensor
 ) -> tuple[Any, ...]:
     """Return the gradients of the factors and the value, differentiable in grad mode."""
     a, b, weight, key_bias, value, start, stop, mask, kept, stats = saved
     x = Operands(a, b, weight, key_bias, value, start=start, stop=call.clamped(stop), mask=mask)
+    x = x if seed is None else x._replace(seed=_xp.seed(seed, like=a))
     results = Results(None, stats, kept) if call.keeps_scores else Results(kept, stats)
     given = Results(None, None, upstream) if value is None else Results(upstream, None)
     settings = call.settings._replace(scale=scale)
@@ -83,14 +92,16 @@ def _train(
     packed: Maybe,
     bounds: tuple[Maybe, Maybe, Maybe],
     lengths: Any,
+    seed: int | None,
 ) -> Tensor | None:
     """See `CoreArrays.train`. All arrays but packed are saved: PyTorch detects writes to them."""
     *factors, scale = lowered
     threads = torch.get_num_threads()
-    made = call.core.forward((*factors, value, packed, *bounds), scale, threads)
+    made = call.core.forward((*factors, value, packed, *bounds, seed), scale, threads)
     if made is None:
         return None
-    output: Tensor = _APPLY(call, scale, made, *factors, value, *kept_bounds(bounds, lengths))
+    arrays = *factors, value, *kept_bounds(bounds, lengths)
+    output: Tensor = _APPLY(call, scale, seed, made, *arrays)
     return output
 
 
