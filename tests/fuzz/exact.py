@@ -63,7 +63,7 @@ class Problem:
     boolean (*lead, T_q, T_k). kept: weights that dropout keeps at `rate`. d_output, d_weights,
     d_lse: gradients of a loss, or None. tanh: see `Form`. softcap: c, or 0 for no cap. beside,
     tensors: sink, biases and normalizer, with their tensors. exact: True if no order of summation
-    rounds a score before a bias.
+    rounds a score before a bias. rounds_weights: whether the sum of values takes stored weights.
     """
 
     kind: str
@@ -85,6 +85,7 @@ class Problem:
     beside: Beside = field(default_factory=Beside)
     tensors: dict[str, np.ndarray] = field(default_factory=dict)
     exact: bool = False
+    rounds_weights: bool = False
 
     def projects_bad_rows(self, at: dict[str, Shape]) -> bool:
         """Return whether tokens at these places, that any head attends, are not finite.
@@ -171,7 +172,8 @@ def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
     normal = normalized(call.beside.normalizer, scores.s, keep)
     weights, lse = normal.p, normal.lse
     z = np.ones_like(weights.x) if call.kept is None else call.kept[n] / (1 - call.rate)
-    output, sink = mix(weights * z, v).stored(), _sunk(call, p, lse)
+    summed = weights.stored() if call.rounds_weights else weights
+    output, sink = mix(summed * z, v).stored(), _sunk(call, p, lse)
     spoilt = attends["query"] & (bad["query"] | (keep & (bad["key"] | bad["value"])).any(1))
     share = 1.0 if sink is None else sink.share[:, None]
     answer.output.add(n, output if sink is None else (output * share).stored())

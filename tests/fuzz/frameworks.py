@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fuzz.drawn import Call
+import anyscore
+from fuzz.drawn import STORE, Call
 from fuzz.exact import Problem
 from fuzz.runners import NumPy
 
@@ -49,6 +50,14 @@ class Torch(NumPy):
 
     def copied(self, x: Any) -> np.ndarray:
         return super().copied(x.detach().double().numpy())
+
+    def rounds_weights(self, call: Call, problem: Problem) -> bool:
+        """Return whether PyTorch's attention runs the call, in half precision without gradients."""
+        if call.derivatives or not STORE[call.dtype]:
+            return False
+        inputs, _ = self.inputs(call, problem)
+        plan = anyscore.plan(**self.arguments(call, problem, inputs, "auto"))
+        return bool(plan.route == "sdpa")
 
     def differentiated(
         self, call: Call, problem: Problem, inputs: dict[str, Any], impl: str

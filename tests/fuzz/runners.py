@@ -106,27 +106,37 @@ class NumPy:
             memory.append(inputs[name])
         return inputs, memory
 
-    def attend(
+    def arguments(
         self, call: Call, problem: Problem, inputs: dict[str, Any], impl: str
     ) -> dict[str, Any]:
+        """Return the arguments of `attention` and `plan`."""
         fields = {name: inputs.get(name, x) for name, x in problem.parameters.items()}
         score = getattr(anyscore, call.kind)(**fields)
         key = anyscore.prepare_keys(inputs["key"], score) if call.prepared else inputs["key"]
-        found = anyscore.attention(
-            inputs["query"],
-            key,
-            inputs["value"],
-            score=score,
-            mask=build(call.mask, self.mask if call.lists else np.asarray),
-            valid_lens=call.valid_lens,
-            softcap=call.softcap,
-            dropout=call.dropout,
-            dropout_seed=self.seed(call.seed) if call.dropout else None,
-            return_weights=call.weights,
-            return_lse=call.lse,
-            impl=impl,
+        return {
+            "query": inputs["query"],
+            "key": key,
+            "value": inputs["value"],
+            "score": score,
+            "mask": build(call.mask, self.mask if call.lists else np.asarray),
+            "valid_lens": call.valid_lens,
+            "softcap": call.softcap,
+            "dropout": call.dropout,
+            "dropout_seed": self.seed(call.seed) if call.dropout else None,
+            "return_weights": call.weights,
+            "return_lse": call.lse,
+            "impl": impl,
             **call.beside.arguments(inputs),
-        )
+        }
+
+    def rounds_weights(self, call: Call, problem: Problem) -> bool:
+        """Return whether the chosen implementation rounds weights to the dtype of values."""
+        return False
+
+    def attend(
+        self, call: Call, problem: Problem, inputs: dict[str, Any], impl: str
+    ) -> dict[str, Any]:
+        found = anyscore.attention(**self.arguments(call, problem, inputs, impl))
         if not (call.weights or call.lse):
             return {"output": found}
         return {n: x for n, x in zip(NAMES, found, strict=True) if x is not None}
