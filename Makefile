@@ -24,7 +24,7 @@ LAB := tests/lab tests/benchmarks tests/package tests/plot src/anyscore/lab
 KERAS := keras-tensorflow keras-jax keras-torch
 # Each is one process, for frameworks are slow to import; the ones that take longest come first.
 BOTH := contract lab torch types compare lint
-OTHERS := jax pallas triton-torch triton page-examples mxnet isas tensorflow $(KERAS) torch-exports ray triton-oldest
+OTHERS := jax pallas triton-torch triton docs page-examples mxnet isas tensorflow $(KERAS) torch-exports ray triton-oldest
 QUICK := $(addprefix contract/test_,table gradients nan masks errors dropout) core/test_table \
 	frameworks/torch/test_layers
 # Results of one framework may come in parts: JAX takes an hour.
@@ -127,6 +127,9 @@ gpu: .venv/dev  ## the Triton kernels on an NVIDIA GPU, which continuous integra
 
 ray: .venv/dev  ## a real cluster of two nodes, one of which is lost
 	$(PYTEST) tests/frameworks/ray
+
+docs: .venv/dev  ## the documentation site, in build/site; a warning is an error
+	KERAS_BACKEND=torch TF_CPP_MIN_LOG_LEVEL=3 $(NOTED) $(BIN)/sphinx-build -W --keep-going -q -E -b html docs build/site
 
 page-examples: .venv/dev .venv/mxnet/dev  ## examples of pages that are marked with a framework
 	$(PYTEST) tests/docs/page_examples -k "not mxnet"

@@ -1,0 +1,168 @@
+"""The documentation site: `make docs` builds it into build/site, with warnings as errors.
+
+Pages are CommonMark, which code hosts render too. Four changes are made on the way:
+
+- Blocks of one example in several frameworks become tabs, which switch together.
+- Formulas become MathML, which browsers show without a script and without a network.
+- A link to a file outside of docs/ becomes its name: the site holds no source files.
+- Docstrings get the blocks that Napoleon reads, see `as_blocks`.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from importlib.metadata import version as version_of
+from pathlib import Path
+from typing import Any
+
+from docutils import nodes
+from latex2mathml.converter import convert
+
+sys.path.insert(0, str(Path(__file__).parent))
+
+import command_line
+
+project = "anyscore"
+author = copyright = "The anyscore developers"
+release = version = version_of("anyscore")
+
+extensions = [
+    "myst_parser",
+    "sphinx.ext.autodoc",
+    "sphinx.ext.napoleon",
+    "sphinx_design",
+]
+source_suffix = {".md": "markdown"}
+exclude_patterns = ["parity.md"]
+myst_enable_extensions = ["dollarmath"]
+myst_heading_anchors = 4
+suppress_warnings = ["misc.highlighting_failure"]
+smartquotes = False  # options begin with two hyphens
+
+html_theme = "furo"
+html_title = "anyscore"
+html_static_path = ["_static"]
+html_css_files = ["site.css"]
+html_copy_source = False
+html_show_sourcelink = False
+
+autodoc_typehints = "none"
+autodoc_class_signature = "mixed"
+autodoc_member_order = "bysource"
+napoleon_google_docstring = True
+napoleon_numpy_docstring = False
+default_role = "code"
+
+FRAMEWORKS = {
+    "pytorch": "PyTorch",
+    "jax": "JAX",
+    "tensorflow": "TensorFlow",
+    "keras": "Keras",
+    "mxnet": "MXNet",
+}
+"""The frameworks of examples, as in "```python pytorch", and their names.
+
+Blocks of NumPy are not among them: all frameworks share these.
+"""
+
+INCLUDED = {"changelog": "CHANGELOG.md", "security": "SECURITY.md"}
+"""Pages of the site → the files of the checkout whose text these are."""
+
+_NAMES = "|".join(FRAMEWORKS)
+_BLOCK = rf"```python (?P<name>{_NAMES})\b[^\n]*\n.*?\n```\n(?:\n```text\n.*?\n```\n)?"
+_ROW = re.compile(rf"(?:{_BLOCK.replace('?P<name>', '?:')}\n*)+", re.DOTALL)
+_ONE = re.compile(_BLOCK, re.DOTALL)
+_OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./[^)]*\)")
+_FIELD = re.compile(r"([a-z_]\w*(?:, [a-z_]\w*)*): ")
+_IN_BLOCK = re.compile(r" +[a-z_]\w*(?: \(.*\))?: ")
+_RAISES = re.compile(r"^Raises (\w+(?:, \w+)*): (.*(?:\n(?! *$).*)*)", re.MULTILINE)
+
+
+def in_tabs(text: str) -> str:
+    """Return a page with each row of framework blocks as a set of tabs."""
+
+    def tabs(row: re.Match[str]) -> str:
+        lines = ["`````{tab-set}", ":sync-group: framework", ""]
+        for block in _ONE.finditer(row[0]):
+            name = block["name"]
+            lines += [f"````{{tab-item}} {FRAMEWORKS[name]}", f":sync: {name}", ""]
+            lines += [block[0].replace(f"```python {name}", "```python", 1), "````", ""]
+        return "\n".join([*lines, "`````", ""])
+
+    return _ROW.sub(tabs, text)
+
+
+def as_blocks(lines: list[str]) -> list[str]:
+    """Return a docstring in the form that Napoleon and docutils read.
+
+    "Raises X: text" becomes a block; "name: text" at the margin a list; an indented formula a
+    literal block. Stars and bars of a text are escaped.
+    """
+
+    def block(found: re.Match[str]) -> str:
+        text = " ".join(found[2].split())
+        return "\n".join(["Raises:", *(f"    {name}: {text}" for name in found[1].split(", "))])
+
+    paragraphs = _RAISES.sub(block, "\n".join(lines)).split("\n\n")
+    found, before = [], "."
+    for paragraph in paragraphs:
+        is_literal = bool(paragraph) and all(
+            line.startswith("    ") for line in paragraph.splitlines()
+        )
+        if is_literal and not before.rstrip().endswith(":") and not _IN_BLOCK.match(paragraph):
+            found.append("::\n\n" + paragraph)
+        elif paragraph.lstrip().startswith((">>>", "::")):
+            found.append(paragraph)
+        else:
+            found.append(_escaped(_as_list(paragraph)))
+        before = paragraph
+    return "\n\n".join(found).split("\n")
+
+
+def _as_list(paragraph: str) -> str:
+    """Return a paragraph that begins with "name: text" as a list of names and texts."""
+    if not _FIELD.match(paragraph):
+        return paragraph
+    lines = []
+    for line in paragraph.splitlines():
+        field = _FIELD.match(line)
+        if field:
+            lines += [f"``{field[1]}``", "    " + line[field.end() :]]
+        else:
+            lines.append("    " + line.strip())
+    return "\n".join(lines)
+
+
+def _escaped(text: str) -> str:
+    """Return a text with stars and bars escaped outside of backticks."""
+    parts = re.split(r"(`+[^`]*`+)", text)
+    return "".join(x if i % 2 else re.sub(r"[*|]", r"\\\g<0>", x) for i, x in enumerate(parts))
+
+
+def _as_mathml(translator: Any, node: Any) -> None:
+    """Write a formula of LaTeX as MathML."""
+    display = "block" if isinstance(node, nodes.math_block) else "inline"
+    translator.body.append(convert(node.astext(), display=display))
+    raise nodes.SkipNode
+
+
+def _read(app: Any, name: str, source: list[str]) -> None:
+    if name == "reference/command_line":
+        source[0] += "\n" + command_line.page()
+    if name in INCLUDED:
+        text = (Path(__file__).parents[1] / INCLUDED[name]).read_text()
+        source[0] = text.replace("](docs/", "](").replace("](SECURITY.md", "](security.md")
+    source[0] = in_tabs(_OUTSIDE.sub(r"\1", source[0]))
+
+
+def _docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
+    lines[:] = as_blocks(lines)
+
+
+def setup(app: Any) -> None:
+    """Connect the changes; the second comes before Napoleon's."""
+    app.connect("source-read", _read)
+    app.connect("autodoc-process-docstring", _docstring, priority=100)
+    for kind in (nodes.math, nodes.math_block):
+        app.add_node(kind, override=True, html=(_as_mathml, None))
