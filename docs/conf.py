@@ -22,6 +22,7 @@ from latex2mathml.converter import convert
 sys.path.insert(0, str(Path(__file__).parent))
 
 import command_line
+import support
 
 project = "anyscore"
 author = copyright = "The anyscore developers"
@@ -35,7 +36,7 @@ extensions = [
 ]
 source_suffix = {".md": "markdown"}
 exclude_patterns = ["parity.md"]
-myst_enable_extensions = ["dollarmath"]
+myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4
 suppress_warnings = ["misc.highlighting_failure"]
 smartquotes = False  # options begin with two hyphens
@@ -66,6 +67,8 @@ FRAMEWORKS = {
 Blocks of NumPy are not among them: all frameworks share these.
 """
 
+GENERATED = {"reference/command_line": command_line.page, "install": support.page}
+"""Pages → functions whose text ends the page."""
 INCLUDED = {"changelog": "CHANGELOG.md", "security": "SECURITY.md"}
 """Pages of the site → the files of the checkout whose text these are."""
 
@@ -148,8 +151,8 @@ def _as_mathml(translator: Any, node: Any) -> None:
 
 
 def _read(app: Any, name: str, source: list[str]) -> None:
-    if name == "reference/command_line":
-        source[0] += "\n" + command_line.page()
+    if name in GENERATED:
+        source[0] += "\n" + GENERATED[name]()
     if name in INCLUDED:
         text = (Path(__file__).parents[1] / INCLUDED[name]).read_text()
         source[0] = text.replace("](docs/", "](").replace("](SECURITY.md", "](security.md")

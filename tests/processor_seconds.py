@@ -25,9 +25,10 @@ BUDGETS = {
     "install": (130, 140), "contract": (220, 390), "lab": (135, 600), "torch": (45, 245),
     "tables": (85, 0), "types": (45, 45), "compare": (11, 11), "lint": (3, 3),
     "jax": (0, 150), "pallas": (0, 110), "triton-torch": (0, 140), "triton": (0, 160),
-    "page-examples": (0, 90), "mxnet": (0, 45), "install-mxnet": (0, 70), "isas": (0, 60),
+    "page-examples": (0, 100), "mxnet": (0, 45), "install-mxnet": (0, 70), "isas": (0, 60),
     "tensorflow": (0, 85), "keras-tensorflow": (0, 66), "keras-jax": (0, 65),
     "keras-torch": (0, 30), "torch-exports": (0, 87), "ray": (0, 40), "triton-oldest": (0, 14),
+    "docs": (0, 28),
 }  # fmt: skip
 RUNS = "test", "test-all"
 

@@ -21,8 +21,9 @@ from page_examples import page
 CHAPTER = Path(__file__).parents[3] / "docs" / "chapter.md"
 OTHERS = CHAPTER.parent / "with_other_libraries.md"
 CACHES = CHAPTER.parent / "caches.md"
-PAGES = "score_matrix", "sinks", "biases", "distances", "normalizers", "own_pair"
-EACH = [CHAPTER.parent / f"{name}.md" for name in PAGES]
+GUIDES = "quickstart", "masks", "score_matrix"
+OPTIONS = "sinks", "biases", "distances", "normalizers", "own_pair"
+EACH = [CHAPTER.parent / f"{name}.md" for name in GUIDES + OPTIONS]
 """Pages whose examples every framework runs."""
 QUIET = {
     "KERAS_BACKEND": "tensorflow",
