@@ -16,6 +16,10 @@ def main() -> None:
     except ModuleNotFoundError as missing:
         if (missing.name or "").startswith("anyscore"):
             raise
+        if sys.argv[1:2] == ["info"]:
+            from anyscore.lab.installed import show
+
+            return show(sys.argv[2:])
         sys.exit(
             f"anyscore: the command line needs the package {missing.name!r}, which is not "
             "installed. Install the laboratory with:  pip install 'anyscore[lab]'"

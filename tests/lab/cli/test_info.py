@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 
 import pytest
 
+import anyscore
 from anyscore import Plan
 from anyscore.kernels import cpu
 from anyscore.lab import plans
@@ -48,3 +51,26 @@ def test_info_says_that_the_core_was_built_elsewhere(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(cpu, "missing_isa", lambda: "avx512")
     said = " ".join(plain(call("info", "--quiet").output).split())
     assert "built on another machine, without avx512, which this processor has" in said
+
+
+@pytest.mark.parametrize("missing", ["typer", "torch", "rich"])
+def test_without_the_packages_of_the_laboratory(missing: str) -> None:
+    """`pip install anyscore` alone has `anyscore info`, as plain lines or JSON."""
+
+    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
+        program = (
+            f"import sys; sys.modules[{missing!r}] = None; sys.argv[1:] = {list(arguments)}\n"
+            "from anyscore.__main__ import main; main()"
+        )
+        return subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+
+    done = run("info", "--quiet")
+    assert done.returncode == 0, done.stderr
+    first, *lines = done.stdout.splitlines()
+    assert first.startswith(f"anyscore {anyscore.__version__}, Python 3.")
+    assert any(line.startswith("NumPy: ") for line in lines)
+    record = json.loads(run("info", "--json").stdout)
+    assert set(record["plans"]["numpy"]) == set(record["scores"])
+    other = run("compare")
+    assert other.returncode == 1
+    assert "pip install 'anyscore[lab]'" in other.stderr
