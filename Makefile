@@ -130,6 +130,7 @@ ray: .venv/dev  ## a real cluster of two nodes, one of which is lost
 
 docs: .venv/dev  ## the documentation site, in build/site; a warning is an error
 	KERAS_BACKEND=torch TF_CPP_MIN_LOG_LEVEL=3 $(NOTED) $(BIN)/sphinx-build -W --keep-going -q -E -b html docs build/site
+	$(PYTEST) tests/docs/site
 
 page-examples: .venv/dev .venv/mxnet/dev  ## examples of pages that are marked with a framework
 	$(PYTEST) tests/docs/page_examples -k "not mxnet"

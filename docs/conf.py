@@ -47,6 +47,9 @@ html_static_path = ["_static"]
 html_css_files = ["site.css"]
 html_copy_source = False
 html_show_sourcelink = False
+html_use_index = False
+html_domain_indices = False
+html_show_search_summary = False  # files of a folder cannot be fetched
 
 autodoc_typehints = "none"
 autodoc_class_signature = "mixed"
@@ -163,8 +166,29 @@ def _docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: li
     lines[:] = as_blocks(lines)
 
 
+REPLACED = {
+    '<p class="caption" role="heading">': '<p class="caption" role="heading" aria-level="2">',
+    '<aside class="sidebar-drawer">': '<aside class="sidebar-drawer" aria-label="Pages">',
+    '<aside class="toc-drawer': '<aside aria-label="This page" class="toc-drawer',
+    '<th class="head"><p></p></th>': '<td class="head"></td>',
+    "<pre>": '<pre tabindex="0">',
+    '<div class="math-wrapper': '<div tabindex="0" class="math-wrapper',
+    '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
+}
+"""What the theme writes → the same for readers without a mouse or eyes."""
+
+
+def _accessible(app: Any, exception: Exception | None) -> None:
+    for file in Path(app.outdir).rglob("*.html"):
+        text = file.read_text(encoding="utf-8")
+        for old, new in REPLACED.items():
+            text = text.replace(old, new)
+        file.write_text(text, encoding="utf-8")
+
+
 def setup(app: Any) -> None:
-    """Connect the changes; the second comes before Napoleon's."""
+    """Connect the changes; that of docstrings comes before Napoleon's."""
+    app.connect("build-finished", _accessible)
     app.connect("source-read", _read)
     app.connect("autodoc-process-docstring", _docstring, priority=100)
     for kind in (nodes.math, nodes.math_block):

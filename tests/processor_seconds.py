@@ -28,7 +28,7 @@ BUDGETS = {
     "page-examples": (0, 100), "mxnet": (0, 45), "install-mxnet": (0, 70), "isas": (0, 60),
     "tensorflow": (0, 85), "keras-tensorflow": (0, 66), "keras-jax": (0, 65),
     "keras-torch": (0, 30), "torch-exports": (0, 87), "ray": (0, 40), "triton-oldest": (0, 14),
-    "docs": (0, 28),
+    "docs": (0, 80),
 }  # fmt: skip
 RUNS = "test", "test-all"
 

@@ -1,0 +1,53 @@
+"""The built site in a real browser: `make docs` runs these tests after the build.
+
+Each page is read by axe-core, on a desktop and on a phone, without a network.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from axe_playwright_python.sync_playwright import Axe
+from playwright.sync_api import Page
+
+SITE = Path(__file__).parents[3] / "build" / "site"
+PAGES = sorted(str(path.relative_to(SITE)) for path in SITE.rglob("*.html"))
+WRITTEN = [name for name in PAGES if name != "search.html"]
+"""Pages with a heading; that of the search is the theme's."""
+PHONE = {"width": 390, "height": 844}
+Open = Callable[..., Page]
+
+
+def test_the_site_is_built() -> None:
+    assert {"index.html", "quickstart.html", "reference/torch.html"} <= set(PAGES)
+
+
+@pytest.mark.parametrize("name", WRITTEN)
+def test_axe_finds_nothing(open_file: Open, name: str) -> None:
+    page = open_file(SITE / name)
+    found = Axe().run(page, options={"preload": False}).response  # files cannot be fetched
+    assert len(found["passes"]) > 10  # axe-core ran
+    assert [f"{v['id']}: {v['nodes'][0]['html'][:200]}" for v in found["violations"]] == []
+
+
+@pytest.mark.parametrize("name", PAGES)
+def test_a_phone_shows_the_whole_width(open_file: Open, name: str) -> None:
+    page = open_file(SITE / name, viewport=PHONE, color_scheme="dark")
+    assert page.evaluate("document.documentElement.scrollWidth") <= PHONE["width"]
+
+
+def test_tabs_switch_together(open_file: Open) -> None:
+    page = open_file(SITE / "quickstart.html")
+    page.locator("label.sd-tab-label", has_text="JAX").first.click()
+    blocks = page.locator("pre:visible", has_text="import Attention")
+    assert blocks.count() == 1
+    assert "from anyscore.jax import Attention" in blocks.inner_text()
+
+
+def test_search_finds_a_name(open_file: Open) -> None:
+    page = open_file(SITE / "search.html")
+    page.goto(f"{(SITE / 'search.html').as_uri()}?q=LocationSensitive")
+    page.wait_for_selector("#search-results li a", timeout=60_000)
+    assert "LocationSensitive" in page.locator("#search-results").inner_text()
