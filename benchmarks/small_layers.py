@@ -27,14 +27,21 @@ TURN, ROUNDS = 0.02, 15
 """Seconds of a turn; turns of each."""
 
 
-class PlainAdditive(nn.Module):
-    """Additive attention of plain modules, as textbooks have it."""
+class PlainScore(nn.Module):
+    """The parameters of an additive score: W_q, W_k and w_v."""
 
-    def __init__(self, width: int, dropout: float) -> None:
+    def __init__(self, width: int) -> None:
         super().__init__()
         self.W_q = nn.Linear(width, width, bias=False)
         self.W_k = nn.Linear(width, width, bias=False)
         self.w_v = nn.Linear(width, 1, bias=False)
+
+
+class PlainAdditive(PlainScore):
+    """Additive attention of plain modules, as textbooks have it."""
+
+    def __init__(self, width: int, dropout: float) -> None:
+        super().__init__(width)
         self.dropout = nn.Dropout(dropout)
 
     def forward(
@@ -50,14 +57,8 @@ class PlainAdditive(nn.Module):
         return torch.bmm(self.dropout(self.attention_weights), values)
 
 
-class PlainPointer(nn.Module):
+class PlainPointer(PlainScore):
     """A pointer of plain modules: log softmax_j C · tanh(w · tanh(W_q q + W_k k_j))."""
-
-    def __init__(self, width: int) -> None:
-        super().__init__()
-        self.W_q = nn.Linear(width, width, bias=False)
-        self.W_k = nn.Linear(width, width, bias=False)
-        self.w_v = nn.Linear(width, 1, bias=False)
 
     def forward(self, query: Tensor, projected: Tensor, left: Tensor) -> Tensor:
         """Return log-probabilities of projected keys, −∞ where none is left."""

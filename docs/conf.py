@@ -20,9 +20,12 @@ from docutils import nodes
 from latex2mathml.converter import convert
 
 sys.path.insert(0, str(Path(__file__).parent))
+sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "docs"))
 
 import command_line
 import support
+
+from page_examples.page import FRAMEWORKS  # blocks of NumPy are for all of them
 
 project = "anyscore"
 author = copyright = "The anyscore developers"
@@ -57,18 +60,6 @@ autodoc_member_order = "bysource"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 default_role = "code"
-
-FRAMEWORKS = {
-    "pytorch": "PyTorch",
-    "jax": "JAX",
-    "tensorflow": "TensorFlow",
-    "keras": "Keras",
-    "mxnet": "MXNet",
-}
-"""The frameworks of examples, as in "```python pytorch", and their names.
-
-Blocks of NumPy are not among them: all frameworks share these.
-"""
 
 GENERATED = {"reference/command_line": command_line.page, "install": support.page}
 """Pages → functions whose text ends the page."""

@@ -196,11 +196,13 @@ def test_plan_and_log_name_repeated_calls(caplog: pytest.LogCaptureFixture) -> N
     score, tensors = anyscore.Cosine(), inputs(2)
     given: dict[str, Any] = {"score": score, "valid_lens": np.array([4, 0])}
     for later in (False, False, True):
-        assert ("repeated" in anyscore.plan(*tensors, **given).reason) == later
+        assert anyscore.plan(*tensors, **given).repeated == later
         attention(*tensors, **given)
+    first = anyscore.plan(*inputs(3), score=score)
+    assert anyscore.plan(*tensors, **given) == first  # route and reason depend on no earlier call
     assert [line.startswith("repeated from now on") for line in caplog.messages] == [True]
-    assert "repeated" not in anyscore.plan(*tensors, **given, impl="reference").reason
-    assert "repeated" not in anyscore.plan(*inputs(3), score=score).reason
+    assert not anyscore.plan(*tensors, **given, impl="reference").repeated
+    assert not anyscore.plan(*inputs(3), score=score).repeated
     caplog.clear()
     for _ in range(3):
         attention(

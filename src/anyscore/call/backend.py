@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn, Protocol
 
 from anyscore.call.task import Options, Task
@@ -26,11 +26,13 @@ class Plan:
     """The implementation chosen for a call, and why.
 
     route: "reference", "separable", or the name of a fused implementation. reason: why it was
-    chosen; also the memory of the reference, from 1 GiB on.
+    chosen; also the memory of the reference, from 1 GiB on. repeated: whether calls of
+    this kind are known, and run without checks; equal plans may differ in it.
     """
 
     route: str
     reason: str
+    repeated: bool = field(default=False, compare=False, repr=False)
 
 
 class Result(NamedTuple):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
+from dataclasses import replace
 from functools import partial
 from numbers import Integral
 from typing import Any, NamedTuple
@@ -125,11 +126,9 @@ def attention(
     ):
         repeats = backends.repeats(query)
     if repeats is not None:
-        kind = _kind(score, mask, softcap, normalizer)
-        if dropout and kind is not None:
-            kind = kind, dropout
-            if dropout_seed is None:
-                dropout_seed = repeats.arrays.backend.draw_seed(query)
+        kind = _kind(score, mask, softcap, normalizer, dropout)
+        if dropout and dropout_seed is None and kind is not None:
+            dropout_seed = repeats.arrays.backend.draw_seed(query)
         found = repeats.run(kind, query, key, value, valid_lens, mask, score, dropout_seed)
         if found is not None:
             return found[0]
@@ -188,19 +187,16 @@ def plan(
     if value is None:
         kind = kind_of_scores(score, softcap, mask)
     else:
-        kind = _kind(score, mask, softcap, normalizer)
-        kind = (kind, dropout) if dropout else kind
-    if not repeats.knows(kind, query, key, value):
-        return found
-    return Plan(found.route, f"{found.reason}; calls of this kind are repeated without checks")
+        kind = _kind(score, mask, softcap, normalizer, dropout)
+    return replace(found, repeated=repeats.knows(kind, query, key, value))
 
 
-def _kind(score: Any, mask: Any, softcap: float, normalizer: Normalizer) -> Any:
+def _kind(score: Any, mask: Any, softcap: float, normalizer: Normalizer, dropout: float) -> Any:
     """Return the kind of a call for `RepeatedCalls`; hashable; None if it is not repeated."""
     kind = kind_of_score(score)
-    if kind is None or (mask is None and softcap == 0.0 and normalizer == "softmax"):
+    if kind is None or (mask is None and softcap == dropout == 0.0 and normalizer == "softmax"):
         return kind
-    return kind, softcap, normalizer, kind_of_mask(mask)
+    return kind, softcap, normalizer, dropout, kind_of_mask(mask)
 
 
 for _function in (attention, plan):  # TensorFlow's AutoGraph skips functions with this attribute

@@ -57,18 +57,18 @@ def scores(
            [1., 1.],
            [4., 0.]])
     """
-    call = Call(query, key, None, score, mask, valid_lens, softcap, None, bias, bias_after)
     repeats = None
     if bias is bias_after is None and impl == "auto" and isinstance(score, Score):
         repeats = backends.repeats(query)
-    if repeats is None:
-        return attend_to_scores(call, Options(return_scores=True, impl=impl))[0]
-    kind = kind_of_scores(score, softcap, mask)
-    found = repeats.run(kind, query, key, None, valid_lens, mask, score)
-    if found is not None:
-        return found[0]
-    matrix, _, task = attend_to_scores(call, Options(return_scores=True))
-    repeats.remember(kind, call, task)
+    if repeats is not None:
+        kind = kind_of_scores(score, softcap, mask)
+        found = repeats.run(kind, query, key, None, valid_lens, mask, score)
+        if found is not None:
+            return found[0]
+    call = Call(query, key, None, score, mask, valid_lens, softcap, None, bias, bias_after)
+    matrix, _, task = attend_to_scores(call, Options(return_scores=True, impl=impl))
+    if repeats is not None:
+        repeats.remember(kind, call, task)
     return matrix
 
 

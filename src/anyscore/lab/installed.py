@@ -6,12 +6,12 @@ import importlib.util
 import json
 import platform
 import sys
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from anyscore import __version__
+from anyscore import Plan, __version__
 from anyscore.kernels import cpu
 from anyscore.lab import plans
 from anyscore.score import SCORES
@@ -58,7 +58,7 @@ def record(*, quiet: bool = False) -> dict[str, Any]:
         "core": core(),
         "scores": {name: score.formula for name, score in SCORES.items()},
         "plans": {
-            place: found if isinstance(found, str) else {n: asdict(p) for n, p in found.items()}
+            place: found if isinstance(found, str) else {n: _choice(p) for n, p in found.items()}
             for place, found in ({} if quiet else plans.plans(asked)).items()
         },
     }
@@ -77,11 +77,20 @@ def show(arguments: list[str]) -> None:
         if isinstance(by_score, str):
             print(f"{place}: {by_score}")
             continue
-        reasons: dict[tuple[str, str], list[str]] = {}
-        for name, plan in by_score.items():
-            reasons.setdefault((plan["route"], plan["reason"]), []).append(name)
-        for (route, reason), names in reasons.items():
+        for (route, reason), names in by_reason(by_score).items():
             print(f"{place}: {', '.join(names)}: {route}, {reason}")
+
+
+def _choice(plan: Plan) -> dict[str, str]:
+    return {"route": plan.route, "reason": plan.reason}
+
+
+def by_reason(plans_by_score: dict[str, dict[str, str]]) -> dict[tuple[str, str], list[str]]:
+    """Return the names of the scores of each (route, reason) in plans of `record`."""
+    found: dict[tuple[str, str], list[str]] = {}
+    for name, plan in plans_by_score.items():
+        found.setdefault((plan["route"], plan["reason"]), []).append(name)
+    return found
 
 
 def core() -> str:

@@ -146,19 +146,12 @@ class Attention(AttentionLayer[Tensor], Layer):
         """
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         values = tensor if values is None else values
-        kind: Any = None
         dropout = self.dropout if self.training else 0.0
-        seed = None
-        is_plain = bias is bias_after is self._packed is None and not return_weights
-        if is_plain and self.impl == "auto" and may_repeat(queries) and self._is_unwatched():
-            kind = self._kind(mask)
-            if dropout and kind is not None:
-                kind, seed = (kind, dropout), ARRAYS.backend.draw_seed(queries)
-            found = self._calls.run(
-                kind, queries, keys, values, valid_lens, mask, self._score_of_tensors, seed
-            )
-            if found is not None:
-                return self._of_known_call(valid_lens, *found)
+        kind = seed = found = None
+        if bias is bias_after is None and not return_weights:
+            kind, seed, found = self._earlier(queries, keys, values, valid_lens, mask, dropout)
+        if found is not None:
+            return self._of_known_call(valid_lens, *found)
         self._meet(queries, tensor, values, valid_lens, mask, bias, bias_after)
         score, sink = self._score(queries), self._sink(queries)
         rest = bias, bias_after, self.normalizer
@@ -172,6 +165,31 @@ class Attention(AttentionLayer[Tensor], Layer):
         elif not torch.compiler.is_exporting():
             self._last = None
         return (result.output, result.weights) if return_weights else result.output
+
+    def _earlier(
+        self,
+        queries: Tensor,
+        keys: Any,
+        values: Tensor | None,
+        lengths: Any,
+        mask: Any,
+        dropout: float,
+    ) -> tuple[Any, Tensor | None, Any]:
+        """Repeat an earlier call, if there is one like this.
+
+        Return (kind to remember the call by, seed of dropout, the result of `RepeatedCalls.run`).
+        Each is None if there is none; without a kind the call is never repeated.
+        """
+        if self._packed is not None or self.impl != "auto" or not may_repeat(queries):
+            return None, None, None
+        kind, seed = self._kind(mask) if self._is_unwatched() else None, None
+        if kind is None:
+            return None, None, None
+        if dropout:
+            kind, seed = (kind, dropout), ARRAYS.backend.draw_seed(queries)
+        score = self._score_of_tensors
+        found = self._calls.run(kind, queries, keys, values, lengths, mask, score, seed)
+        return kind, seed, found
 
     def _is_unwatched(self) -> bool:
         """Return whether nobody counts the calls of the modules that hold the parameters."""

@@ -21,7 +21,7 @@ def info(
 ) -> None:
     """Show versions, devices, and how each score would be computed here, and why."""
     from anyscore.lab.info import devices
-    from anyscore.lab.installed import record
+    from anyscore.lab.installed import by_reason, record
 
     found = {**record(quiet=quiet), "devices": dict(devices())}
     if as_json:
@@ -49,10 +49,7 @@ def info(
         if isinstance(score_plans, str):
             table.add_row(place, "", "", score_plans)
             continue
-        reasons: dict[tuple[str, str], list[str]] = {}
-        for name, plan in score_plans.items():
-            reasons.setdefault((plan["route"], plan["reason"]), []).append(name)
-        for (route, reason), names in reasons.items():
+        for (route, reason), names in by_reason(score_plans).items():
             names_text = "all" if len(names) == len(score_plans) else ", ".join(names)
             table.add_row(place, names_text, route, reason)
     console.print(table)

@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyscore.backends.torch.modes import may_repeat
 from anyscore.call.task import Call, Options
 from anyscore.functional.cache.prepare import PreparedKeys
 from anyscore.functional.scores import attend_to_scores, log_weights
@@ -39,15 +38,10 @@ class PointerEnergy(Attention):
         self, queries: Tensor, keys: Any, valid_lens: Any, mask: Any
     ) -> tuple[Tensor, Tensor | None]:
         """Return the scores, and booleans of the allowed pairs; None: all."""
-        kind = None
-        if self.impl == "auto" and may_repeat(queries) and self._is_unwatched():
-            kind = self._kind(mask)
-            found = self._calls.run(
-                kind, queries, keys, None, valid_lens, mask, self._score_of_tensors
-            )
-            if found is not None:
-                s, lowered, known, bounds = found
-                return s, known.task(lowered, bounds).boolean
+        kind, _, found = self._earlier(queries, keys, None, valid_lens, mask, 0.0)
+        if found is not None:
+            s, lowered, known, bounds = found
+            return s, known.task(lowered, bounds).boolean
         self._meet_keys(queries, keys, valid_lens, mask)
         call = Call(queries, keys, None, self._score(queries), mask, valid_lens)
         s, _, task = attend_to_scores(call, Options(return_scores=True, impl=self.impl))
