@@ -1,7 +1,8 @@
 """Rows of scores far from 0, as with a mask that adds −1e9.
 
 The scores themselves are exact here, as float32 has no number between −1e9 and −1e9 + 64. Results
-of such scores must be as exact as of scores around 0: within a few roundings of each weight.
+of such scores must be as exact as of scores around 0: within the roundings of an exponent, a sum
+over keys and a quotient.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from helpers.budget import EPS
 OFFSETS = 0.0, -1e9, 1e4, 1e8, -1e8, 4e8, -np.inf
 """Numbers added to the scores of a query; −∞ means the least finite number of the dtype."""
 ROUNDINGS = 4
-"""Roundings of a weight, beside the roundings of its exponent."""
+"""Roundings of a weight, beside those of its exponent and of the sum over keys."""
 
 
 def bias(queries: int, keys: int, dtype: str) -> np.ndarray:
@@ -35,13 +36,14 @@ def check(scores: np.ndarray, value: np.ndarray, upstream: np.ndarray, **found: 
     s, v, d = (x.astype(np.longdouble) for x in (scores, value, upstream))
     x = s - s.max(-1, keepdims=True)
     log_p = x - np.log(np.exp(x).sum(-1, keepdims=True))
-    p, roundings = np.exp(log_p), ROUNDINGS + np.abs(log_p)
+    keys = s.shape[-1] ** 0.5  # roundings of a sum over the keys
+    p, roundings = np.exp(log_p), ROUNDINGS + np.abs(log_p) + keys
     band = eps * p * roundings
     turned = d @ v.swapaxes(-1, -2)
     total = (p * turned).sum(-1, keepdims=True)
     sizes = np.abs(d) @ np.abs(v).swapaxes(-1, -2)
     of_total = (p * sizes).sum(-1, keepdims=True)
-    n = 4 + s.shape[-1] ** 0.5  # roundings of a sum over the keys
+    n = 4 + keys
     exact = {
         "weights": (p, band),
         "log_weights": (log_p, eps * roundings),
