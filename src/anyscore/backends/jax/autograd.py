@@ -162,7 +162,7 @@ def _compute(function: str, s: StaticArgs, *args: Any) -> Any:
     is_double = acc_dtype(_xp, *args[0][:N_DIFFERENTIABLE]) == "float64"
     known = cpu.has(s.pair.key, is_double) and xla.problem() is None
     on_cpu = by_core if known else defined
-    has_kernels = not s.settings.normalizer and args[0].rowptr is None
+    has_kernels = args[0].rowptr is None
     on_cuda = by_kernels if has_kernels and not empty else defined
 
     def fused(args: Any) -> Any:

@@ -70,6 +70,7 @@ def results(case: Any, xs: list[Any], impl: str) -> list[Any]:
 def test_the_sigmoid(case: Any) -> None:
     xs = inputs(case[1])
     assert call(plan, case, xs).route == "pallas"
+    assert "pallas_call" in str(jax.make_jaxpr(lambda xs: results(case, xs, "fused"))(xs))
     found, right = (results(case, xs, impl) for impl in ("fused", "reference"))
     for x, y in zip(found, right, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-9)
