@@ -33,8 +33,8 @@ WITH_PARITY := PYTHONPATH=tests:tests/docs
 
 .PHONY: demo test test-all quick tables $(BOTH) $(OTHERS) parity age fuzz bench mutate sanitize gpu clean
 
-demo: .venv/lab  ## compare attention scores on dates; the report's place is printed
-	$(BIN)/anyscore compare --no-rates
+demo: .venv/lab  ## compare attention scores at sorting; the report's place is printed
+	$(BIN)/anyscore compare --model pointer --scores scaled_dot,bilinear,gaussian,additive --seeds 5 --no-rates
 
 test:  ## in ten minutes: a sample of the tests, to the end, whatever fails on the way
 	$(PYTHON) tests/processor_seconds.py begin
@@ -77,7 +77,7 @@ age: .venv/dev  ## how old docs/parity.md is, and which scores and masks it lack
 
 compare: .venv/dev  ## one tiny real comparison
 	rm -rf .venv/tiny
-	$(NOTED) $(BIN)/anyscore compare --limit 200 --epochs 1 --hidden 16 --out .venv/tiny
+	$(NOTED) $(BIN)/anyscore compare --limit 200 --epochs 1 --hidden 16 --seeds 3 --out .venv/tiny
 	test -s .venv/tiny/report.html
 
 torch-exports: .venv/dev  ## and the libraries that wrap modules

@@ -40,6 +40,9 @@ MEASURES = (
     Measure("bleu", "BLEU", scale=1.0, bounded=True),
 )
 _PRELOAD = ("anyscore.lab.train.translation", COMPILER)
+SEEDS = 8
+"""Trials of each score by default. Eight find a difference of 9 points nearly always, three in a
+quarter of comparisons (docs/verdict_study.md)."""
 RATES = (0.5, 2.0)
 """Factors of the learning rate: with the first seed each score is trained at these rates too."""
 
@@ -134,7 +137,7 @@ def compare_pairs(
 
 def _plan(trials: TrialOptions, learning_rate: float) -> Plan:
     """Plan the trials: rounds of all scores, and other learning rates with the first seed."""
-    seeds = trials.seeds or (3 if trials.minutes is None else 20)
+    seeds = trials.seeds or (SEEDS if trials.minutes is None else 20)
     extra: tuple[Trial, ...] = ()
     if trials.rates and trials.minutes is None and not trials.tune:
         others = [learning_rate * factor for factor in RATES]

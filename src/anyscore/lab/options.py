@@ -16,10 +16,10 @@ from anyscore.lab.train.settings import MODELS, Settings
 _LARGEST = 2**31 - 1
 _MOST_THREADS = 1024
 _MOST_TRIALS = 10_000
-# The default width and training steps; True is the task of dates. Dates are easy: a wide model
-# answers them with any score, a narrow model shows differences between scores.
-_HIDDEN = {True: 32, False: 128}
-_STEPS = {True: 1900, False: 1000}
+# The default width and training steps of a task: of files, and of those that need none. The latter
+# are easy: a wide model answers them with any score, a narrow model shows differences.
+_OF_FILES = 128, 1000
+_BUILT_IN = {"dates": (32, 1900), "sorting": (32, 1500)}
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class TrainingOptions:
     ] = None
     batch_size: Annotated[int, Option("Pairs in a training step.")] = 64
     hidden: Annotated[
-        int | None, Option("Width of the model.", shown="32 for the dates, 128 for a file")
+        int | None, Option("Width of the model.", shown="32 without a file, 128 with one")
     ] = None
     learning_rate: Annotated[float, Option("Adam's learning rate; it falls to 0.")] = 4e-3
     dropout: Annotated[float, Option("Rate of dropout in training.")] = 0.1
@@ -47,17 +47,18 @@ class TrainingOptions:
         """Raise InputError if an option is out of range or does not fit another."""
         if not 1 <= self.threads <= _MOST_THREADS:
             raise InputError(f"--threads: expected 1 to {_MOST_THREADS:,}, got {self.threads}")
-        self._settings(epochs=1, hidden=_HIDDEN[False], device="cpu").check()
+        self._settings(epochs=1, hidden=_OF_FILES[0], device="cpu").check()
 
-    def settings(self, task: Task, *, dates: bool, device: str) -> Settings:
+    def settings(self, task: Task, *, built_in: bool, device: str) -> Settings:
         """Return the settings for a task.
 
         Args:
-            dates: whether the task is the dates, with their own defaults.
+            built_in: whether the task is not from a file, and has defaults of its own.
             device: the name that PyTorch has for `self.device`, without "auto".
         """
-        epochs = default_epochs(task, self.batch_size, _STEPS[dates])
-        return self._settings(epochs=epochs, hidden=_HIDDEN[dates], device=device)
+        hidden, steps = _BUILT_IN[task.name] if built_in else _OF_FILES
+        epochs = default_epochs(task, self.batch_size, steps)
+        return self._settings(epochs=epochs, hidden=hidden, device=device)
 
     def _settings(self, *, epochs: int, hidden: int, device: str) -> Settings:
         return Settings(
@@ -83,7 +84,7 @@ class TrialOptions:
 
     Attributes:
         scores: names of scores.
-        seeds: trials of each score, with `minutes` the most; 0 takes 3, with `minutes` 20.
+        seeds: trials of each score, with `minutes` the most; 0 takes 8, with `minutes` 20.
         jobs: trials side by side; 0 takes as many as the device or the cluster has room for.
         tune: trainings that search each score's learning rate before the trials; 0 for no search.
     """
@@ -92,7 +93,7 @@ class TrialOptions:
 
     scores: tuple[str, ...]
     seeds: Annotated[
-        int, Option("Trials of each score; with --minutes, the most.", shown="3, with --minutes 20")
+        int, Option("Trials of each score; with --minutes, the most.", shown="8, with --minutes 20")
     ] = 0
     minutes: Annotated[
         float | None, Option("Stop when every pair of scores is settled, or after so many minutes.")

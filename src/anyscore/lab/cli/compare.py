@@ -39,7 +39,7 @@ def compare(
         typer.Argument(
             help="A table of sequence pairs: .tsv, .csv, .jsonl or .parquet, also .gz; - is "
             "standard input. With --target-file: the sources alone, line by line. Without it: "
-            "dates in many languages, made on the spot.",
+            "dates in many languages, or numbers to sort for a pointer network, made on the spot.",
             show_default=False,
         ),
     ] = None,
@@ -72,7 +72,7 @@ def compare(
         record_of(ReportOptions, others),
     )
     options.check()
-    check_files(options.data)
+    check_files(options.data, options.training.model)
     check_machines(options)
     # Threads that wait should sleep: on a machine that is busy with other work, threads that spin
     # made a training step forty times slower. The variable must be set before PyTorch is imported.
@@ -97,8 +97,8 @@ def _carry_out(options: CompareOptions) -> None:
     training, report = options.training, options.report
     device = find_device(training.device)
     torch.set_num_threads(training.threads)
-    task = load_task(options.data)
-    settings = training.settings(task, dates=options.data.path is None, device=device)
+    task = load_task(options.data, training.model)
+    settings = training.settings(task, built_in=options.data.path is None, device=device)
     console = PlainConsole()
     terminals: list[TerminalWatcher] = []
 

@@ -11,15 +11,17 @@ from anyscore.lab.data.tokenisers import check_subwords
 from anyscore.lab.extras import check_installed
 
 
-def check_files(options: DataOptions) -> None:
+def check_files(options: DataOptions, model: str = "recurrent") -> None:
     """Check the options and the first bytes of every file, in milliseconds.
+
+    model: the model that learns, which has a task of its own where no file is given.
 
     Raises:
         InputError: options do not go together, a file is missing, empty, a directory or no text,
             standard input is a terminal, or a package is missing.
     """
     options.check()
-    if options.path is None:
+    if options.path is None and model != "pointer":
         otherwise = ", or give a file of pairs"
         check_installed("babel", "the dates", extra="lab", otherwise=otherwise)
     for files in options.parts.values():

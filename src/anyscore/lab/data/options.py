@@ -52,7 +52,7 @@ class DataOptions:
 
     Attributes:
         path: a table of pairs, or the sources alone if there is a `target_path`. "-" is standard
-            input. None is the task of dates, which needs no file.
+            input. None is the built-in task of the model, which needs no file.
     """
 
     panel: ClassVar[str] = "What to learn from"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -58,8 +58,10 @@ class Task:
 Split = tuple[list[Example], list[Example], list[Example]]
 
 
-def load_task(options: DataOptions) -> Task:
-    """Read the task of a file of pairs, or without a path make that of dates (see `dates`).
+def load_task(options: DataOptions, model: str = "recurrent") -> Task:
+    """Read the task of a file of pairs; without a path make the task of the model.
+
+    It is that of dates (see `dates`), and for a pointer network that of sorting (see `sorting`).
 
     The parts that have no file of their own are cut from the training data, by `split_seed`: no
     source is then on two sides. Files of validation and test are used as published, a row an item.
@@ -70,7 +72,7 @@ def load_task(options: DataOptions) -> Task:
     """
     options.check()
     if options.path is None:
-        return _dates(options)
+        return _sorting(options) if model == "pointer" else _dates(options)
     readers = {part: Reader(*files, options) for part, files in options.parts.items()}
     kept = group(
         readers["train"],
@@ -122,6 +124,17 @@ def _dates(options: DataOptions) -> Task:
     parts = dates.make_dates(options.split_seed, pairs=options.limit or dates.PAIRS)
     description = f"Dates in {dates.LANGUAGES} languages → ISO 8601"
     return _task("dates", description, parts, options, {})
+
+
+def _sorting(options: DataOptions) -> Task:
+    from anyscore.lab.data import sorting
+
+    parts = sorting.make_sorting(options.split_seed, pairs=options.limit or sorting.PAIRS)
+    if options.unit == "auto":
+        options = replace(options, unit="token")
+    low, high = sorting.LENGTHS
+    description = f"{low} to {high} numbers below {sorting.NUMBERS} → in order"
+    return _task("sorting", description, parts, options, {})
 
 
 def split(examples: list[Example], published: Mapping[str, list[Example]], seed: int) -> Split:
