@@ -5,7 +5,8 @@ promises. `stages.py`, `stages_models.py` and `stages_gpu.py` list the compariso
 lists the rivals, and `variants_*.py` set each up. `work.py` and `tasks.py` have inputs and right
 answers. `graphs.py`, `packed.py` and `speech.py` have special work with its rivals. On a GPU
 `hosts.py` and `worker.py` keep contestants in processes. `private.py` has the private names of
-inspected kernels. `tables.py`, `display.py` and `plot.py` show results. `builds.py` compares builds
-of the core, `small_layers.py` small layers of PyTorch with plain modules; both are commands of
-their own. Code shared with `anyscore bench` is in `anyscore.lab.bench`.
+inspected kernels. `tables.py`, `display.py` and `plot.py` show results; `record.py` writes those of
+record to `measurements/`, from which pages are made. `builds.py` compares builds of the core,
+`small_layers.py` small layers of PyTorch with plain modules; both are commands of their own. Code
+shared with `anyscore bench` is in `anyscore.lab.bench`.
 """

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -35,6 +36,7 @@ _OF_ALL_SCORES = {"dot", "pairs", "beyond", "graphs", "packed", "location"}
 _GPU_MINUTES, _GPU_QUICK_MINUTES = 8.0, 3.0
 _FRAMEWORK_SHAPES = {True: ("2,128,128,64,64",), False: ("4,512,512,128,128",)}  # by --quick
 _FRAMEWORKS = ("torch", "jax", "tensorflow", "mxnet")
+_NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
 
 HELP = (
     "Measure how fast attention is here, against the libraries that one would use instead.\n\n"
@@ -112,12 +114,23 @@ def bench(
     ] = None,
     as_json: Json = False,
     quiet: Annotated[bool, typer.Option(help="Print the summary alone.")] = False,
+    record: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME",
+            help="A run of record: write its medians to measurements/NAME-DATE.json too, from "
+            "which `python docs/measurements.py` makes the tables of the pages.",
+        ),
+    ] = None,
 ) -> None:
     """Check everything that the command line says about a benchmark, and pass it on."""
     check_threads(threads)
     for option, value in (("--minutes", minutes), ("--limit", limit)):
         if value is not None and not value > 0:
             raise InputError(f"{option}: expected more than 0, got {value:g}")
+    if record is not None and (quick or not _NAME.fullmatch(record)):
+        reason = "without --quick" if quick else f"of small letters and digits, got {record!r}"
+        raise InputError(f"--record: expected a name {reason}")
     check_name("--device", device, ("cpu", "cuda"))
     if framework is not None:
         check_name("--framework", framework, _FRAMEWORKS)
@@ -130,10 +143,12 @@ def bench(
     # Here, because they import PyTorch: help and complaints should not wait for it.
     import torch
 
+    from anyscore.kernels.cpu import isa
     from anyscore.lab.bench.formulas import FORMULAS
     from anyscore.lab.bench.timing import Pace
     from anyscore.lab.bench.work import DTYPES, fitting_shapes
     from benchmarks.display import TableWatcher, show_summary
+    from benchmarks.record import rows_of, write
     from benchmarks.run import bench as run
     from benchmarks.run import ours_failed
     from benchmarks.stages import Settings, known_rivals, parts_of
@@ -170,8 +185,16 @@ def bench(
             raise InputError(f"--rivals: {name} cannot compute {score}; it can {able}")
     check_gpu(device)
     console = PlainConsole()
+
+    def run_of_record(*given: Any, **options: Any) -> dict[str, Any]:
+        found = run(*given, **options)
+        if record is not None and found["results"] and not found["interrupted"]:
+            machine = found["machine"] | {"instructions": None if gpu else isa()}
+            write(record, rows_of(found), machine, found["command"])
+        return found
+
     carry_out(
-        run,
+        run_of_record,
         settings.quicker() if quick else settings,
         out,
         None if quiet or as_json else TableWatcher(console),

@@ -7,7 +7,7 @@ pair runs in turns; the table has medians of the ratio of their times. Parity is
 from __future__ import annotations
 
 import argparse
-import statistics
+import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,7 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from anyscore import Additive, make_cache
+from anyscore.kernels.cpu import isa
+from anyscore.lab.bench.timing import spread
+from anyscore.lab.info import describe_machine
 from anyscore.torch import Attention, LocationSensitive, MultiHeadAttention, Pointer
+from benchmarks.record import row, write
 from benchmarks.speech import AttLoc
 
 Step: TypeAlias = tuple[Callable[[], Tensor], Callable[[], Tensor]]
@@ -25,6 +29,7 @@ Step: TypeAlias = tuple[Callable[[], Tensor], Callable[[], Tensor]]
 
 TURN, ROUNDS = 0.02, 15
 """Seconds of a turn; turns of each."""
+UNIT = "anyscore ÷ plain modules"
 
 
 class PlainScore(nn.Module):
@@ -157,8 +162,8 @@ def cases() -> Iterator[tuple[str, Any]]:
     yield "four heads, batch 8, 64 tokens, width 64", heads(8, 64, 64)
 
 
-def ratio(one: Callable[[], Any], other: Callable[[], Any]) -> float:
-    """Return the median of the ratio of two functions' times, in turns."""
+def ratio(one: Callable[[], Any], other: Callable[[], Any]) -> dict[str, float]:
+    """Return the median and quartiles of the ratio of two functions' times, in turns."""
     for _ in range(20):
         one(), other()
     began = time.perf_counter()
@@ -173,7 +178,7 @@ def ratio(one: Callable[[], Any], other: Callable[[], Any]) -> float:
                 function()
             times.append(time.perf_counter() - began)
         ratios.append(times[0] / times[1])
-    return statistics.median(ratios)
+    return spread(ratios)
 
 
 def infer(call: Callable[[Any], Tensor], module: nn.Module) -> None:
@@ -191,8 +196,11 @@ def main() -> None:
     """Print the table."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--threads", type=int, default=torch.get_num_threads())
-    torch.set_num_threads(options.parse_args().threads)
+    options.add_argument("--record", metavar="NAME", help="see python -m benchmarks --help")
+    given = options.parse_args()
+    torch.set_num_threads(given.threads)
     torch.manual_seed(0)
+    rows = []
     print(f"{'anyscore ÷ plain modules':60s} inference  training")
     for title, (layer, plain, tensors, call) in cases():
         layer.eval(), plain.eval()  # without dropout
@@ -204,14 +212,30 @@ def main() -> None:
             for x in tensors:
                 x.requires_grad_(mode)
             found.append(ratio(partial(run, call, layer), partial(run, call, plain)))
-        print(f"{title:60s} {found[0]:9.2f} {found[1]:9.2f}", flush=True)
+        print(f"{title:60s} {found[0]['median']:9.2f} {found[1]['median']:9.2f}", flush=True)
+        variant, dropped, _ = title.partition(", dropout")
+        for mode_name, x in zip(("inference", "training"), found, strict=True):
+            if mode_name == "training" or not dropped:  # inference drops nothing
+                quantity = f"{mode_name}{' with dropout' * bool(dropped)}: {UNIT}"
+                rows.append(row("small layers", variant, "float32", quantity, x))
     with torch.no_grad():
         for name, make in STEPS.items():
             for sizes in ((1, 20, 16), (4, 50, 64), (16, 200, 256)):
                 step, plain_step = make(*sizes)
                 torch.testing.assert_close(step(), plain_step(), rtol=1e-4, atol=1e-4)
                 title = "{}: a step, batch {}, {} keys, width {}".format(name, *sizes)
-                print(f"{title:60s} {ratio(step, plain_step):9.2f}", flush=True)
+                x = ratio(step, plain_step)
+                print(f"{title:60s} {x['median']:9.2f}", flush=True)
+                size = "batch {}, {} keys, width {}".format(*sizes)
+                rows.append(row(size, name, "float32", f"steps: {UNIT}", x))
+    if given.record:
+        machine = describe_machine("cpu") | {"instructions": isa()}
+        write(
+            given.record,
+            rows,
+            machine,
+            " ".join(["python -m benchmarks.small_layers", *sys.argv[1:]]),
+        )
 
 
 if __name__ == "__main__":

@@ -1,0 +1,131 @@
+"""A run of record: medians as a file of `measurements/`, from which pages are made.
+
+`docs/measurements.py` writes the tables of pages from these files; docs/benchmarks_method.md
+describes them.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from collections.abc import Iterator, Sequence
+from datetime import date
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+FOLDER = Path(__file__).parents[1] / "measurements"
+WORKLOADS_FILE = FOLDER / "workloads.json"
+PACKAGES = (
+    "anyscore", "numpy", "torch", "triton", "jax", "tensorflow", "keras", "mxnet", "pykeops",
+    "onnxruntime", "torch-geometric",
+)  # fmt: skip
+Row = dict[str, Any]
+
+
+def row(workload: str, variant: str, dtype: str, quantity: str, ratio: dict[str, float]) -> Row:
+    """Return a row; `ratio` has a median and, of several rounds, their middle half."""
+    spread = [_short(ratio[x]) for x in ("low", "high")] if "low" in ratio else None
+    named = {"workload": workload, "variant": variant, "dtype": dtype, "quantity": quantity}
+    return named | {"median": _short(ratio["median"]), "spread": spread}
+
+
+def rows_of(record: dict[str, Any]) -> list[Row]:
+    """Return the rows of a record of `python -m benchmarks`, see `run.bench`."""
+    return [row for result in record["results"] for row in _rows(result)]
+
+
+def _rows(result: dict[str, Any]) -> Iterator[Row]:
+    first = result["entrants"][0]["name"] if result["entrants"] else ""
+    for entry in result["entrants"]:
+        if entry["problem"]:
+            continue
+        of, variant = workload(result), entry["name"]
+        if result["part"] == "growth":  # a line for each length
+            of = f"{result['shape'][1]:,} tokens"
+            variant += ", with gradients" * ("backward" in result["passes"])
+        found = {"ms": entry.get("ms"), "MiB": entry.get("mib")}
+        quantities = {unit: {"median": x} for unit, x in found.items() if x}
+        if entry.get("ratio"):
+            quantities[f"time ÷ {first}"] = entry["ratio"]
+        for unit, x in quantities.items():
+            dtype = entry.get("dtype", result["dtype"])
+            yield row(of, variant, dtype, f"{result['part']}: {unit}", x)
+
+
+def workload(result: dict[str, Any]) -> str:
+    """Name the work of a result: by `workloads.json`, else by its sizes."""
+    sizes = {tuple(x["sizes"]): name for name, x in workloads().items()}
+    named = sizes.get(tuple(result["shape"]), ", ".join(map(str, result["shape"])))
+    prepared = ", keys prepared" * bool(result["prepared"])
+    gradients = ", with gradients" * ("backward" in result["passes"])
+    score = "" if result["score"] in ("additive", "scaled_dot") else f"{result['score']}, "
+    title = f", {result['title']}" if result["title"] else ""
+    return f"{score}{named}{prepared}{gradients}{title}"
+
+
+def workloads() -> dict[str, Any]:
+    """Return the named workloads: batch, queries, keys, width and width of values, and a text."""
+    found: dict[str, Any] = json.loads(WORKLOADS_FILE.read_text(encoding="utf-8"))
+    return found
+
+
+def write(
+    name: str,
+    rows: Sequence[Row],
+    machine: dict[str, Any],
+    command: str | None = None,
+    folder: Path = FOLDER,
+) -> Path:
+    """Write NAME-DATE.json, and return its path.
+
+    machine: processor, instructions, threads, and "cuda" as device for a GPU.
+    """
+    versions = {package: _version(package) for package in PACKAGES}
+    today = date.today().isoformat()
+    known = {
+        "processor": None, "instructions": None, "threads": None, "cores": os.cpu_count(),
+        "load": None,
+    }  # fmt: skip
+    about = {
+        "date": today,
+        "commit": commit(),
+        "published": None,
+        "machine": known | {key: x for key, x in machine.items() if key in (*known, "device")},
+        "versions": {package: x for package, x in versions.items() if x},
+        "command": command,
+        "note": None,
+    }
+    path = folder / f"{name}-{today}.json"
+    path.write_text(text(about, rows), encoding="utf-8")
+    return path
+
+
+def text(about: dict[str, Any], rows: Sequence[Row]) -> str:
+    """Return a file of measurements, with a line for each row."""
+    head = json.dumps(about, ensure_ascii=False, indent=1).removesuffix("\n}")
+    lines = ",\n".join(f"  {json.dumps(row, ensure_ascii=False)}" for row in rows)
+    return f'{head},\n "rows": [\n{lines}\n ]\n}}\n'
+
+
+def commit() -> str | None:
+    """Return the commit of the checkout, marked where files differ from it; None without git."""
+    command = ["git", "-C", str(FOLDER.parent), "describe", "--always", "--dirty", "--exclude=*"]
+    try:
+        found = subprocess.run(command, capture_output=True, text=True)
+    except OSError:
+        return None
+    return found.stdout.strip() or None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _short(x: float) -> float:
+    """Return four digits of a number, which says more than its spread."""
+    return float(f"{x:.4g}")
