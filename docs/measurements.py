@@ -27,7 +27,9 @@ CHARTED = "xeon", "speed: time ÷ anyscore", ("eager", "compile", "dot")
 """The file, the quantity and the variants of the chart."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
-_BLOCK = re.compile(r"(<!-- measurements: (.+?) -->\n).*?(<!-- end -->)", re.DOTALL)
+_BLOCK = re.compile(
+    r"^(<!-- measurements: ([^>]+?) -->\n).*?^(<!-- end -->)", re.DOTALL | re.MULTILINE
+)
 _HEADINGS = {
     "eager": "plain PyTorch",
     "blocks": "PyTorch in blocks",
@@ -89,10 +91,11 @@ def block(name: str) -> str:
     line, column = ("workload", "variant") if of_quantity else ("variant", "quantity")
     usual, cells = rows[0]["dtype"], {}
     for row in rows:
-        other = f", {row['dtype']}" if row["dtype"] not in (usual, None) else ""
+        is_named = row["dtype"] in (usual, None, row[column])
+        other = "" if is_named else f", {row['dtype']}"
         cells[heading(row[line]) + other, row[column]] = shown(row)
     lines, columns = (list(dict.fromkeys(key[i] for key in cells)) for i in (0, 1))
-    order = list(_HEADINGS)
+    order = list(_HEADINGS)  # implementations without a heading, such as anyscore, come first
     columns.sort(key=lambda name: order.index(name) if name in order else -1)
     units = {column.partition(": ")[2] for column in columns}
     heads = [x.partition(": ")[0] if len(units) == 1 and any(units) else x for x in columns]
@@ -117,21 +120,20 @@ def read(name: str) -> dict[str, Any]:
 def caption(measured: dict[str, Any], rows: Iterable[dict[str, Any]]) -> str:
     """Return the machine, versions, date and commit of rows; a field that is not known is named."""
     machine, published = measured["machine"], measured["published"]
-    parts, missing = [machine["processor"]], []
-    if machine["load"]:
-        parts[0] += f", {machine['load']}"
+    parts = [", ".join(x for x in (machine["processor"], machine["load"]) if x)]
+    missing = [] if machine["processor"] else ["processor"]
     if machine.get("device", "cpu") == "cpu":
         known = {"instruction set": machine["instructions"], "threads": machine["threads"]}
         missing += [name for name, x in known.items() if x is None]
         parts += [machine["instructions"]] if machine["instructions"] else []
         parts += [_counted(machine[x], x) for x in ("threads", "cores") if machine[x]][:1]
-    parts += dict.fromkeys(row["dtype"] for row in rows if row["dtype"])
+    parts += [", ".join(dict.fromkeys(row["dtype"] for row in rows if row["dtype"]))]
     parts += [f"{_PACKAGES.get(x, x)} {y}" for x, y in measured["versions"].items() if y]
     missing += [_PACKAGES.get(x, x) for x, y in measured["versions"].items() if not y]
     parts += [_day(measured["date"])] if measured["date"] else []
     parts += [f"commit {measured['commit']}"] if measured["commit"] else []
     missing += [key for key in ("date", "commit") if not measured[key]]
-    text = "; ".join(parts) + "."
+    text = "; ".join(x for x in parts if x) + "."
     if missing:
         text += f" Not noted: {', '.join(missing)}."
     if published:
@@ -151,7 +153,7 @@ def _day(text: str) -> str:
 
 def shown(row: dict[str, Any]) -> str:
     """Return the cell of a row: its number, and the spread if there is one."""
-    median, spread = row["median"], row["spread"]
+    median, spread = row.get("largest", row.get("median")), row.get("spread")
     around = "" if spread is None else "–".join(map(number, spread))
     if median is None:
         return around
