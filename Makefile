@@ -136,8 +136,9 @@ page-examples: .venv/dev .venv/mxnet/dev  ## examples of pages that are marked w
 	$(PYTEST) tests/docs/page_examples -k "not mxnet"
 	$(NOTED) $(MXNET)/pytest tests/docs/page_examples -k mxnet
 
-parity: $(PARITY:%=build/parity/%.json)  ## docs/parity.md anew; goes on where it was stopped
-	$(WITH_PARITY) $(BIN)/python -m parity.page $^ --out docs/parity.md
+parity: $(PARITY:%=build/parity/%.json)  ## every cell to build/parity/cells.csv, docs/parity.md anew; goes on where it was stopped
+	$(WITH_PARITY) $(BIN)/python -m parity.summary $^ --cells build/parity/cells.csv
+	$(BIN)/python docs/measurements.py
 
 build/parity/exact.npz: | .venv/dev
 	mkdir -p $(@D)

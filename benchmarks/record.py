@@ -76,9 +76,9 @@ def write(
     rows: Sequence[Row],
     machine: dict[str, Any],
     command: str | None = None,
-    folder: Path = FOLDER,
+    folder: Path | None = None,
 ) -> Path:
-    """Write NAME-DATE.json, and return its path.
+    """Write NAME-DATE.json to measurements/ or another folder, and return its path.
 
     machine: processor, instructions, threads, and "cuda" as device for a GPU.
     """
@@ -97,7 +97,7 @@ def write(
         "command": command,
         "note": None,
     }
-    path = folder / f"{name}-{today}.json"
+    path = (folder or FOLDER) / f"{name}-{today}.json"
     path.write_text(text(about, rows), encoding="utf-8")
     return path
 

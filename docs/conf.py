@@ -38,7 +38,6 @@ extensions = [
     "sphinx_design",
 ]
 source_suffix = {".md": "markdown"}
-exclude_patterns = ["parity.md"]
 myst_enable_extensions = ["colon_fence", "dollarmath"]
 myst_heading_anchors = 4
 suppress_warnings = ["misc.highlighting_failure"]

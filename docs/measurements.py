@@ -127,7 +127,9 @@ def caption(measured: dict[str, Any], rows: Iterable[dict[str, Any]]) -> str:
         missing += [name for name, x in known.items() if x is None]
         parts += [machine["instructions"]] if machine["instructions"] else []
         parts += [_counted(machine[x], x) for x in ("threads", "cores") if machine[x]][:1]
-    parts += [", ".join(dict.fromkeys(row["dtype"] for row in rows if row["dtype"]))]
+    parts += [
+        ", ".join(dict.fromkeys(x["dtype"] for x in rows if x["dtype"] not in (None, x["variant"])))
+    ]
     parts += [f"{_PACKAGES.get(x, x)} {y}" for x, y in measured["versions"].items() if y]
     missing += [_PACKAGES.get(x, x) for x, y in measured["versions"].items() if not y]
     parts += [_day(measured["date"])] if measured["date"] else []

@@ -29,6 +29,7 @@ import numpy as np
 
 from anyscore.kernels import cpu
 from parity import expected
+from parity.age import git
 from parity.cells import IMPLEMENTATIONS, measure
 from parity.frameworks import FRAMEWORKS, Framework
 from parity.rows import ROWS, Row
@@ -83,6 +84,7 @@ def results(f: Framework, dtypes: Any, rows: list[Row], read: Any) -> dict[str, 
         },
         "machine": f"{platform.system()} {platform.machine()}, {cpu.isa()}",
         "date": date.today().isoformat(),
+        "commit": git("describe", "--always", "--dirty", "--exclude=*") or None,
         "seconds": round(time.monotonic() - start, 1),
         "cells": cells,
     }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import csv
 import json
 from dataclasses import asdict, replace
 from datetime import date
@@ -13,12 +14,12 @@ import pytest
 
 from helpers.cases import MASKS, SCORES, WIDE
 from parity import expected
-from parity.age import PAGE, age, lacking
+from parity.age import age, lacking, newest
 from parity.cells import IMPLEMENTATIONS, Cell, measure
 from parity.extras import EXTRAS
 from parity.frameworks import Framework, Torch
-from parity.page import render
 from parity.rows import ROWS, Row, has_empty_rows, has_padding, padded, rounded
+from parity.summary import HEAD, main, summary
 
 SOME: list[Row] = [
     ("additive", "heads", "lengths", ""),
@@ -185,49 +186,68 @@ CELLS = [
 ]
 
 
-def test_page() -> None:
-    def page(cells: list[Cell]) -> str:
-        found = {"framework": "torch", "versions": {"torch": "9.9"}, "machine": "Linux x, y"}
-        return render([json.loads(json.dumps({**found, "cells": [*map(asdict, cells)]}))])
-
-    text = page(CELLS)
-    for line in (
-        "**1 of 7 cells are outside their budget:**",
-        "|PyTorch|fused|float32|gatv2|1|gatv2, four|`it / is`|",
-        "|PyTorch|fused|float32|5|2|output: dot, none|31|key: dot, none|200%: gatv2, four|",
-        "|PyTorch|fused|float16|2|0.4|output: dot, none|–||20%: dot, none|",
-        "|PyTorch|fused|gatv2|1|`it cannot`|",
-        "|PyTorch|torch 9.9|Linux x, y|",
-        "**Only a sample** of the 6 rows: PyTorch float16 (2 rows).",
-        "<summary>PyTorch</summary>",
-        "#### PyTorch, fused, float32",
-        "|mask, heads (2, 3)||dot|gatv2|",
-        "|four|NaN ∅|0.5|**✗** <.1|",
-        "|none||2/31|–|",
-        "|rank_2, none||0|",
-        "|sink|PyTorch|float16|1|0.3|lse: dot + sink, four|–||10%: dot + sink, four|",
-        "|sink|PyTorch|float32|1|0.3|lse: dot + sink, none|–||0%: dot + sink, none|",
-        "|sink, heads, none||0.3|",
-    ):
-        assert line in text.splitlines()
-    assert "fused, float16" not in text
-    assert "**All 1 cells are within their budget.**" in page(CELLS[:1]).splitlines()
+def result(cells: list[Cell], **others: Any) -> dict[str, Any]:
+    """Return what `parity.run` writes of these cells."""
+    found = {"framework": "torch", "versions": {"torch": "9.9"}, "machine": "Linux x, y"}
+    found |= {"date": "2026-02-28", "cells": [*map(asdict, cells)]}
+    return dict(json.loads(json.dumps(found | others)))
 
 
-def test_the_page_says_how_old_it_is() -> None:
-    found = {"framework": "torch", "versions": {"torch": "9.9"}, "machine": "x", "cells": []}
-    text = render([{**found, "date": "2026-02-28"}, {**found, "date": "2026-03-01"}])
-    assert age(text, date(2026, 3, 2)) == 2  # the age of the oldest part
-    assert age("It does not say.", date(2026, 3, 2)) is None
+def largest(found: dict[str, Any]) -> dict[tuple[str, ...], tuple[float, str]]:
+    names = "quantity", "workload", "variant"
+    return {tuple(row[x] for x in names): (row["largest"], row["at"]) for row in found["rows"]}
 
 
-def test_what_the_page_lacks_is_named() -> None:
-    """`lacking` names each score, mask and extra that is newer than the page's measurement."""
-    text = PAGE.read_text("utf-8")
-    head = next(line for line in text.splitlines() if line.startswith("|mask, heads"))
-    names = {line.split("|")[1] for line in text.splitlines() if line.startswith("|")}
-    measured = set(head.split("|")) | names
+def test_summary() -> None:
+    found = summary([result(CELLS, commit="abc")])
+    text = found["texts"]["cells"]
+    assert text.startswith("**1 of 7 cells are outside their budget:**")
+    assert "\n- PyTorch, fused, float32, gatv2: 1 cells, as gatv2, four (fused): `it | is`" in text
+    assert "The library refused 1 cells with a reason: PyTorch 1." in text
+    assert "Only a sample of the 6 calls was measured of PyTorch: 2 in float16." in text
+    assert largest(found) == {
+        ("values: eps", "PyTorch", "float32"): (2, "output: dot, none (fused)"),
+        ("values: eps", "PyTorch", "float16"): (0.4, "output: dot, none (fused)"),
+        ("gradients: eps", "PyTorch", "float32"): (31, "key: dot, none (fused)"),
+        ("share of the budget: %", "PyTorch", "float32"): (200, "gatv2, four (fused)"),
+        ("share of the budget: %", "PyTorch", "float16"): (20, "dot, none (fused)"),
+        ("beyond, values: eps", "sink", "float16"): (0.3, "lse: dot + sink, four (fused)"),
+        ("beyond, values: eps", "sink", "float32"): (0.3, "lse: dot + sink, none (fused)"),
+    }
+    assert (found["scores"], found["masks"]) == (["dot", "gatv2"], ["four", "none"])
+    assert found["extras"] == ["sink, heads, four", "sink, heads, none"]
+    assert (found["commit"], found["versions"]) == ("abc", {"torch": "9.9"})
+    text = summary([result(CELLS[:1])])["texts"]["cells"]
+    assert text.startswith("**All 1 cells are within their budget.**\n\nNo cell was refused.")
+
+
+def test_every_cell_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "torch.json").write_text(json.dumps(result(CELLS)))
+    out, cells = tmp_path / "summary.json", tmp_path / "cells.csv"
+    files = ["summary", tmp_path / "torch.json", "--cells", cells, "--out", out]
+    monkeypatch.setattr("sys.argv", [*map(str, files)])
+    main()
+    head, *rows = csv.reader(cells.read_text(encoding="utf-8").splitlines())
+    assert tuple(head) == HEAD
+    assert len(rows) == len(CELLS)
+    named = [dict(zip(head, row, strict=True)) for row in rows]
+    assert [row["values"] for row in named] == ["0.5", "0.01", "2", "0.0", "", "0.4", "0.3", "0.3"]
+    assert (named[2]["gradients"], named[1]["outside"]) == ("31", "it | is")
+    assert (named[4]["refused"], named[6]["extra"]) == ("it cannot", "sink")
+    assert json.loads(out.read_text(encoding="utf-8")) == summary([result(CELLS)])
+
+
+def test_the_summary_is_as_old_as_its_oldest_part() -> None:
+    found = summary([result([]), result([], date="2026-03-01")])
+    assert age(found, date(2026, 3, 2)) == 2
+
+
+def test_names_that_the_summary_lacks() -> None:
+    """`lacking` names each score, mask and extra that is newer than the measurement."""
+    found = newest()
+    measured = {*found["scores"], *found["masks"], *found["extras"]}
     every = {*SCORES, *MASKS, *(", ".join((extra, *at)) for _, *at, extra in ROWS if extra)}
-    assert set(lacking(text)) == every - measured
-    fewer = text.replace("|gaussian|", "|").replace("|causal_end|", "|of another name|")
-    assert set(lacking(fewer)) - set(lacking(text)) == {"gaussian", "causal_end"}
+    assert set(lacking(found)) == every - measured
+    without = {"gaussian", "causal_end"}
+    fewer = {k: [x for x in found[k] if x not in without] for k in ("scores", "masks", "extras")}
+    assert set(lacking(fewer)) - set(lacking(found)) == without

@@ -32,7 +32,7 @@ from anyscore.kernels.triton import pairs
 from helpers import far_rows
 from helpers.samples import normal
 
-PAGE = Path(__file__).parents[3] / "docs" / "gpu.md"
+PAGE = Path(__file__).parents[3] / "docs" / "own_pair.md"
 
 
 def tensors(dtype: torch.dtype, grad: bool = True) -> list[torch.Tensor]:
@@ -137,7 +137,7 @@ def test_first_and_second_derivatives(name: str) -> None:
 
 
 def of_page(folder: Path) -> Any:
-    """Return the example of docs/gpu.md as a module: Triton needs the source of its functions."""
+    """Return the example of docs/own_pair.md as a module: Triton needs the source of its functions."""
     (code,) = (x for x in re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.S) if "Pair(" in x)
     path = folder / "example_of_a_pair.py"
     path.write_text(code)
