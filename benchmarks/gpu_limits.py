@@ -24,7 +24,7 @@ class Cost(NamedTuple):
     special: float
 
 
-COSTS = {  # of anyscore's kernels, counted in machine code for compute capability 9.0: docs/gpu.md
+COSTS = {  # of anyscore's kernels, counted in code for capability 9.0: docs/gpu_kernels.md
     "forward": {
         "free": Cost(3.4, 2.75, 0.25),
         "clamped": Cost(4.4, 2.5, 0.5),

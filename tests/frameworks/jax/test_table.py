@@ -1,7 +1,7 @@
 """Scores × masks in JAX agree with the oracle: values, and gradients of compiled calls.
 
 The rows are a part of the tables, since JAX compiles every operation anew for every shape. A row
-takes a second or two. The page docs/parity.md has all rows.
+takes a second or two. `make parity` measures all rows.
 """
 
 from __future__ import annotations
