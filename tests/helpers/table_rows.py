@@ -2,8 +2,8 @@
 
 The full product of the three tables tests little more than its faces. The faces are all scores ×
 all shapes with and without a mask, all scores × all masks, and all masks × all shapes. The last
-face is for a product and for a sum. `make parity` measures each row in every dtype and implementation,
-with and without gradients. Here the rows are dealt among such modes, see `dealt`.
+face is for a product and for a sum. `make parity` measures each row in every dtype and
+implementation, with and without gradients. Here the rows are dealt among such modes, see `dealt`.
 """
 
 from __future__ import annotations

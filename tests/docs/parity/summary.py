@@ -29,7 +29,7 @@ Cells = list[tuple[str, dict[str, Any]]]
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("files", nargs="+", type=Path, help="what parity.run wrote")
+    parser.add_argument("files", nargs="+", type=Path, help="results of parity.run")
     parser.add_argument("--cells", type=Path, required=True, help="a table of all cells, to write")
     parser.add_argument("--out", type=Path, help="a file for the summary in place of the usual one")
     given = parser.parse_args()

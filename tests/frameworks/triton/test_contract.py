@@ -137,7 +137,7 @@ def test_first_and_second_derivatives(name: str) -> None:
 
 
 def of_page(folder: Path) -> Any:
-    """Return the example of docs/own_pair.md as a module: Triton needs the source of its functions."""
+    """Return the page's example as a module: Triton needs the source of its functions."""
     (code,) = (x for x in re.findall(r"```py\n(.*?)```", PAGE.read_text(), re.S) if "Pair(" in x)
     path = folder / "example_of_a_pair.py"
     path.write_text(code)
