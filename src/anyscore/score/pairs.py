@@ -20,7 +20,7 @@ class Pair:
     value: (ops, a, b) → pair(a, b), in operations that the framework can differentiate.
     triton: the value and its partial derivatives as three `@triton.jit` functions of a and b.
         PyTorch on a GPU needs them for a pair that is neither built in nor a formula; see
-        docs/own_pair.md.
+        docs/gpu.md.
 
     key: the identity of the pair for kernels: the name, and for a formula its content too. Another
         formula of the same name is therefore another pair.
