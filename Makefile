@@ -34,7 +34,7 @@ WITH_PARITY := PYTHONPATH=tests:tests/docs
 .PHONY: demo test test-all quick tables $(BOTH) $(OTHERS) parity age fuzz bench mutate sanitize gpu clean
 
 demo: .venv/lab  ## compare attention scores at sorting; the report's place is printed
-	$(BIN)/anyscore compare --model pointer --scores scaled_dot,bilinear,gaussian,additive --seeds 5 --no-rates
+	$(BIN)/anyscore compare --model pointer --scores scaled_dot,bilinear,gaussian,additive --no-rates
 
 test:  ## in ten minutes: a sample of the tests, to the end, whatever fails on the way
 	$(PYTHON) tests/processor_seconds.py begin

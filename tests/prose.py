@@ -1,6 +1,6 @@
 """Report sentences and paragraphs that readers must decode; exit with 1 if there is one.
 
-    .venv/bin/python tests/prose.py README.md docs/*.md src/anyscore/score.py
+    .venv/bin/python tests/prose.py README.md docs/*.md src/anyscore/score/*.py
 
 Read are paragraphs and list items of Markdown, and docstrings and help texts of Python. Code,
 tables and doctests are left out. Code within a sentence counts as one word.

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import argparse
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +31,6 @@ from anyscore.lab.verdict.convergence import convergence_warnings
 from anyscore.lab.verdict.judge import Measure, judge
 
 EXACT = Measure("exact_match", "exact match", bounded=True)
-BASES = 10
 PRODUCTS = ("scaled_dot", "bilinear")
 
 
@@ -45,44 +44,48 @@ def dates(limit: int | None = None) -> Task:
 
 @dataclass(frozen=True)
 class Candidate:
-    """A demonstration: task, scores, seeds of one comparison, and settings of the model."""
+    """A demonstration: its task and scores, the seeds of a comparison, settings of the model.
+
+    bases: how many comparisons are made, each with seeds of its own.
+    """
 
     task: Callable[[], Task]
     scores: tuple[str, ...]
     seeds: int
-    settings: dict[str, Any] = field(default_factory=dict)
+    settings: dict[str, Any]
+    bases: int = 10
 
 
 CANDIDATES = {
     "sorting by a pointer network, width 32": Candidate(
-        sorting, (*PRODUCTS, "gaussian", "additive"), 5,
+        sorting, (*PRODUCTS, "gaussian", "additive"), 8,
         {"model": "pointer", "hidden": 32, "epochs": 20},
     ),
     "sorting by a pointer network, width 32, with gatv2": Candidate(
-        sorting, (*PRODUCTS, "gaussian", "additive", "gatv2"), 5,
+        sorting, (*PRODUCTS, "gaussian", "additive", "gatv2"), 8,
         {"model": "pointer", "hidden": 32, "epochs": 20},
     ),
     "dates, width 32": Candidate(
-        dates, (*PRODUCTS, "gaussian", "additive", "gatv2"), 3, {"hidden": 32, "epochs": 12}
+        dates, (*PRODUCTS, "gaussian", "additive", "gatv2"), 3, {"hidden": 32, "epochs": 12}, 4
     ),
     "dates, width 16": Candidate(
-        dates, (*PRODUCTS, "gaussian", "additive", "gatv2"), 3, {"hidden": 16, "epochs": 12}
+        dates, (*PRODUCTS, "gaussian", "additive", "gatv2"), 3, {"hidden": 16, "epochs": 12}, 4
     ),
     "4,000 dates, width 32": Candidate(
         lambda: dates(4000), (*PRODUCTS, "gaussian", "additive", "gatv2"), 3,
-        {"hidden": 32, "epochs": 30},
+        {"hidden": 32, "epochs": 30}, 4,
     ),
 }  # fmt: skip
 
 
-def train(folder: Path, jobs: int, bases: int) -> None:
+def train(folder: Path, jobs: int) -> None:
     """Train the trials of all comparisons; candidates with the same settings share trials."""
     for candidate in CANDIDATES.values():
         task, settings = candidate.task(), Settings(**candidate.settings)
         data = encode(task, places=settings.model == "pointer")
         run = Comparison(_folder(folder, task.name, candidate))
         with run.opened({"task": task.name, "settings": vars(settings)}):
-            seeds = range(bases * candidate.seeds)
+            seeds = range(candidate.bases * candidate.seeds)
             trials = [Trial(score, seed) for seed in seeds for score in candidate.scores]
             missing = [trial for trial in trials if not run.has(trial)]
             function = TranslationTrain(data, settings, threads=1)
@@ -100,7 +103,7 @@ def _folder(folder: Path, task: str, candidate: Candidate) -> Path:
 def verdicts(trials: list[Finished], candidate: Candidate) -> list[dict[str, Any]]:
     """Return the verdict of each base seed whose trials have finished."""
     found = []
-    for base in range(BASES):
+    for base in range(candidate.bases):
         seeds = range(base * candidate.seeds, (base + 1) * candidate.seeds)
         some = [x for x in trials if x.trial.seed in seeds and x.trial.score in candidate.scores]
         if len(some) == candidate.seeds * len(candidate.scores):
@@ -150,10 +153,9 @@ def main() -> None:
     parser.add_argument("what", choices=("train", "page"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--jobs", type=int, default=2)
-    parser.add_argument("--bases", type=int, default=BASES, help="comparisons of each candidate")
     given = parser.parse_args()
     if given.what == "train":
-        train(given.folder, given.jobs, given.bases)
+        train(given.folder, given.jobs)
     else:
         print(page(given.folder), end="")
 
