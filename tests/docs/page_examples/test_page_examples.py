@@ -104,9 +104,17 @@ def test_caches_do_what_the_page_says(server: Server, tmp_path: Path) -> None:
     server.run(CACHES, tmp_path)
 
 
-@by("pytorch", "tensorflow")
-def test_models_of_others_do_what_the_page_says(server: Server, tmp_path: Path) -> None:
-    server.run(OTHERS.with_name("hugging_face.md"), tmp_path)
+@by("pytorch")
+@pytest.mark.parametrize("name", ["hugging_face.md", "torch_nn.md"])
+def test_models_of_pytorch_do_what_the_page_says(
+    server: Server, name: str, tmp_path: Path
+) -> None:
+    server.run(OTHERS.with_name(name), tmp_path)
+
+
+@by("tensorflow")
+def test_models_of_keras_do_what_the_page_says(server: Server, tmp_path: Path) -> None:
+    server.run(OTHERS.with_name("keras_models.md"), tmp_path)
 
 
 @pytest.mark.parametrize("path", EACH, ids=lambda path: path.stem)
