@@ -9,12 +9,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+from matplotlib import image
 from playwright.sync_api import Page, expect
 
 from anyscore.plot.heatmaps import explore
 from anyscore.plot.recording import Recording
 from lab.report.test_browser import DESKTOP, PHONE, colour, complaints, width
+from page_examples import page as examples
 
+DOCS = Path(__file__).parents[2] / "docs"
 SMALL_PHONE = {"width": 360, "height": 740}
 HOSTILE = [
     "<img src=x onerror=alert(1)>",
@@ -275,3 +278,19 @@ def test_without_script_it_says_so(open_page: Open) -> None:
     page = open_page(java_script_enabled=False)
     assert page.get_by_text("draws its pictures by script").is_visible()
     assert page.locator("#one").is_hidden()
+
+
+def test_the_picture_of_the_documentation(
+    open_file: Open, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """docs/pictures.png shows the page that the first example of docs/pictures.md writes."""
+    shown, drawn = DOCS / "pictures.png", tmp_path / "pictures.png"
+    first = examples.read(shown.with_suffix(".md").read_text(encoding="utf-8"))[0]
+    monkeypatch.chdir(tmp_path)
+    exec(first.blocks["pytorch"].source, {})
+    page = open_file(tmp_path / "attention.html", viewport={"width": 720, "height": 700})
+    point(page, 0, 8)
+    assert "Query n (1) looks at key n (9): " in said(page)
+    page.screenshot(path=drawn, full_page=True)
+    shapes = [image.imread(path).shape for path in (shown, drawn)]
+    assert np.allclose(*shapes, rtol=0.1)  # fonts differ
