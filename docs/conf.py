@@ -66,9 +66,11 @@ INCLUDED = {"changelog": "CHANGELOG.md", "security": "SECURITY.md"}
 """Pages of the site → the files of the checkout whose text these are."""
 
 _NAMES = "|".join(FRAMEWORKS)
-_BLOCK = rf"```python (?P<name>{_NAMES})\b[^\n]*\n.*?\n```\n(?:\n```text\n.*?\n```\n)?"
-_ROW = re.compile(rf"(?:{_BLOCK.replace('?P<name>', '?:')}\n*)+", re.DOTALL)
-_ONE = re.compile(_BLOCK, re.DOTALL)
+_ONE = re.compile(rf"```python (?P<name>{_NAMES})\b[^\n]*\n(?P<source>.*?)\n```\n", re.DOTALL)
+_PLAIN = re.sub(r"[?]P<[a-z]+>", "?:", _ONE.pattern)
+_ROW = re.compile(
+    rf"(?P<blocks>{_PLAIN}(?:\n{_PLAIN})*)(?P<printed>\n```text\n.*?\n```\n)?", re.DOTALL
+)
 _OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./[^)]*\)")
 _FIELD = re.compile(r"([a-z_]\w*(?:, [a-z_]\w*)*): ")
 _IN_BLOCK = re.compile(r" +[a-z_]\w*(?: \(.*\))?: ")
@@ -76,14 +78,14 @@ _RAISES = re.compile(r"^Raises (\w+(?:, \w+)*): (.*(?:\n(?! *$).*)*)", re.MULTIL
 
 
 def in_tabs(text: str) -> str:
-    """Return a page with each row of framework blocks as a set of tabs."""
+    """Return a page with each row of framework blocks, and the text they print, as tabs."""
 
     def tabs(row: re.Match[str]) -> str:
         lines = ["`````{tab-set}", ":sync-group: framework", ""]
-        for block in _ONE.finditer(row[0]):
+        for block in _ONE.finditer(row["blocks"]):
             name = block["name"]
             lines += [f"````{{tab-item}} {FRAMEWORKS[name]}", f":sync: {name}", ""]
-            lines += [block[0].replace(f"```python {name}", "```python", 1), "````", ""]
+            lines += ["```python", block["source"], "```", row["printed"] or "", "````", ""]
         return "\n".join([*lines, "`````", ""])
 
     return _ROW.sub(tabs, text)

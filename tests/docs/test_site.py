@@ -77,8 +77,11 @@ def test_rows_of_frameworks_become_tabs(conf: ModuleType) -> None:
     found = conf.in_tabs(f"Before.\n\n{blocks}\n```text\n1\n```\n\nAfter.")
     assert re.findall(r"\{tab-item\} (\w+)", found) == ["PyTorch", "JAX"]
     assert found.startswith("Before.\n\n```python numpy")
-    assert found.index("x = 'jax'") < found.index("```text") < found.rindex("````")
+    tabs = found.split("{tab-item}")[1:]
+    assert all(re.search(r"x = .*\n```text\n1\n```\n", tab, re.DOTALL) for tab in tabs)
     assert found.endswith("After.")
+    again = conf.in_tabs(f"{blocks}\n```text\n1\n```\n\n{blocks}\n```text\n2\n```\n")
+    assert again.count("{tab-set}") == 2
     assert conf.in_tabs("```python\nx = 1\n```\n") == "```python\nx = 1\n```\n"
 
 

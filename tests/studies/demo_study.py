@@ -84,7 +84,7 @@ def train(folder: Path, jobs: int) -> None:
         task, settings = candidate.task(), Settings(**candidate.settings)
         data = encode(task, places=settings.model == "pointer")
         run = Comparison(_folder(folder, task.name, candidate))
-        with run.opened({"task": task.name, "settings": vars(settings)}):
+        with run.opened({"task": {"name": task.name}, "settings": vars(settings)}):
             seeds = range(candidate.bases * candidate.seeds)
             trials = [Trial(score, seed) for seed in seeds for score in candidate.scores]
             missing = [trial for trial in trials if not run.has(trial)]

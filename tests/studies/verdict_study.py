@@ -87,7 +87,7 @@ def train(folder: Path, jobs: int) -> None:
         data = encode(task())
         settings = Settings(epochs=epochs, hidden=32)
         run = Comparison(folder / name)
-        with run.opened({"task": name, "settings": vars(settings)}):
+        with run.opened({"task": {"name": name}, "settings": vars(settings)}):
             trials = [Trial(s, n) for s, count in scores.items() for n in range(count)]
             missing = [trial for trial in trials if not run.has(trial)]
             function = TranslationTrain(data, settings, threads=1)
