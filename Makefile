@@ -31,7 +31,7 @@ QUICK := $(addprefix contract/test_,table gradients nan masks errors dropout) co
 PARITY := numpy torch tensorflow mxnet jax-float64 jax-float32 jax-float16 jax-bfloat16
 WITH_PARITY := PYTHONPATH=tests:tests/docs
 
-.PHONY: demo test test-all quick tables $(BOTH) $(OTHERS) parity age fuzz bench mutate sanitize gpu clean
+.PHONY: demo test test-all quick tables links $(BOTH) $(OTHERS) parity age fuzz bench mutate sanitize gpu clean
 
 demo: .venv/lab  ## compare attention scores at sorting; the report's place is printed
 	$(BIN)/anyscore compare --model pointer --scores scaled_dot,bilinear,gaussian,additive --no-rates
@@ -131,6 +131,9 @@ ray: .venv/dev  ## a real cluster of two nodes, one of which is lost
 docs: .venv/dev  ## the documentation site, in build/site; a warning is an error
 	KERAS_BACKEND=torch TF_CPP_MIN_LOG_LEVEL=3 $(NOTED) $(BIN)/sphinx-build -W --keep-going -q -E -b html docs build/site
 	$(PYTEST) tests/docs/site
+
+links: .venv/dev  ## links of the documentation to other sites, which need a network
+	$(BIN)/sphinx-build -q -E -b linkcheck docs build/links
 
 page-examples: .venv/dev .venv/mxnet/dev  ## examples of pages that are marked with a framework
 	$(PYTEST) tests/docs/page_examples -k "not mxnet"
