@@ -1,4 +1,4 @@
-// tanh(a + b): scores of a tile, lanes along keys; docs/kernel.md has the derivation.
+// tanh(a + b): scores of a tile, lanes along keys; docs/numerics.md has the derivation.
 //
 //     Σ_d w_d tanh(a_d + b_d) = −2 w_max Σ_d ±(1/x_d − 1/(2 C_d)),   x_d = C_d (1 + e^(2a_d) e^(2b_d))
 //

@@ -1,7 +1,7 @@
 // tanh(a + b) by exponentials made once per row: the form that each feature allows, from the range of its keys.
 //
 // A centre is an integer near the middle of a feature's keys: a + b = a' + b' with a' = a + centre, b' = b − centre.
-// Each feature has one of three forms; docs/kernel.md derives them:
+// Each feature has one of three forms; docs/numerics.md derives them:
 //
 //     form      condition on the keys of a call                 stored for a query         stored for a key
 //     ORDINARY  all |b'| ≤ NARROW                               e^(2a')                    e^(2b')

@@ -118,7 +118,7 @@ public:
     }
 
 protected:
-    // Features of a partial sum, which starts at its middle for accuracy: see docs/kernel.md.
+    // Features of a partial sum, which starts at its middle for accuracy: see docs/numerics.md.
     static constexpr int GROUP = 16;
     static constexpr T MAX_SMALL = TanhLimits<T>::MAX_SMALL;
     Size padded;

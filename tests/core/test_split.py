@@ -1,4 +1,4 @@
-"""Split pairs (docs/kernel.md, "Pairs in parts") are as exact as the plain sum, also where the
+"""Split pairs (docs/numerics.md) are as exact as the plain sum, also where the
 parts cancel. Forward and backward have the same scores.
 """
 

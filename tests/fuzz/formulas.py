@@ -37,7 +37,7 @@ class Form:
 
     tanh: largest error of the used tanh, in roundings of tanh. apart: whether b lie so far apart
     that tanh(a + b) may be computed from e^(2a) and e^(2b). Its error is then ½ (1 − tanh²) 3ε, see
-    docs/kernel.md. outer: (name of φ, number c).
+    docs/numerics.md. outer: (name of φ, number c).
     """
 
     a: Number
@@ -97,7 +97,7 @@ def _sizes(a: Number, b: Number) -> np.ndarray:
 PARTS = {"squared": 12.0, "absolute": 16.0, "leaky_relu": 32.0}
 """Pairs that the core may split into a part of the query, one of the key and a joint one.
 
-The number bounds the excess of the parts over a score, see "Pairs in parts" in docs/kernel.md.
+The number bounds the excess of the parts over a score, see docs/numerics.md.
 """
 
 
