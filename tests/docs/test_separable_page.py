@@ -9,8 +9,6 @@ import pytest
 import torch
 
 from anyscore import attention
-from anyscore.backends.torch import operators
-from anyscore.call.operands import Operands, Results, Settings
 from anyscore.functional import separable
 from anyscore.kernels import cpu
 from helpers.samples import normal
@@ -59,7 +57,7 @@ def largest(error: torch.Tensor, exact: torch.Tensor) -> torch.Tensor:
     return error.abs().max() / exact.abs().max()
 
 
-@pytest.mark.parametrize("limit", [1.5, 2, 2.5, 3, 3.5, 4])
+@pytest.mark.parametrize("limit", [2, 4])
 @pytest.mark.parametrize("features", ["float32", "float16"])
 def test_results(limit: float, features: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """The page states the errors of results; float16 features are those of a GPU."""
@@ -79,15 +77,14 @@ def test_results(limit: float, features: str, monkeypatch: pytest.MonkeyPatch) -
     compare(page, measured)
 
 
-@pytest.mark.parametrize("limit", [2, 3, 4])
-@pytest.mark.parametrize("by", ["rank", "rank + 4", "rank + 4, bfloat16", "exact backward"])
+@pytest.mark.parametrize("limit", [2, 4])
+@pytest.mark.parametrize("by", ["rank + 4", "rank + 4, bfloat16"])
 def test_gradients(limit: float, by: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(separable, "SLOPES", 4 if "4" in by else 0)
     monkeypatch.setattr(separable, "_accelerated", lambda x: "bfloat16" in by)
     dtype = torch.bfloat16 if "bfloat16" in by else torch.float32
     xs, upstream = [x.to(dtype) for x in tensors(limit)], torch.tensor(normal(2, 256, 3)).to(dtype)
     exact = slopes([x.double() for x in xs], upstream.double(), "reference")
-    found = backward(xs, upstream) if by == "exact backward" else slopes(xs, upstream, "separable")
+    found = slopes(xs, upstream, "separable")
     names = "dquery", "dkey", "dvalue", "dw"
     measured = zip(names, found, exact, strict=True)
     compare(stated(f"{limit:g}", by), {name: largest(x - y, y) for name, x, y in measured})
@@ -96,16 +93,3 @@ def test_gradients(limit: float, by: str, monkeypatch: pytest.MonkeyPatch) -> No
 def slopes(xs: list[torch.Tensor], upstream: torch.Tensor, impl: str) -> Any:
     leaves = [x.detach().requires_grad_() for x in xs]
     return torch.autograd.grad(call(leaves, impl).output, leaves, upstream)
-
-
-def backward(xs: list[torch.Tensor], upstream: torch.Tensor) -> Any:
-    """Return (dq, dk, dv, dw) by tanh's backward, from the product's output and log-sum-exp."""
-    (q, k, v, w), (output, _, lse) = xs, call(xs, "separable")
-    stats = torch.stack([lse, 0 * lse], -2)  # log l = 0: one score has all the weight
-    da, db, dw, _, dv, *_ = operators.backward(
-        Operands(q, k, w, value=v),
-        Settings("tanh", 1.0, 1, 0.0, 2, (2,)),
-        Results(output, stats),
-        Results(upstream, torch.zeros_like(stats)),
-    )
-    return da, db, dv, dw
