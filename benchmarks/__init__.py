@@ -7,7 +7,7 @@ answers. `graphs.py`, `packed.py` and `speech.py` have special work with its riv
 `hosts.py` and `worker.py` keep contestants in processes. `private.py` has the private names of
 inspected kernels. `tables.py`, `display.py` and `plot.py` show results; `record.py` writes those of
 record to `measurements/`, from which pages are made. `builds.py` compares builds of the core,
-`small_layers.py` small layers of PyTorch with plain modules, and `options.py` measures pairs from
-formulas, biases and other options; each is a command of its own. Code shared with `anyscore bench`
+`small_layers.py` small layers of PyTorch with plain modules. `options.py` measures pairs from
+formulas, biases and other options. Each is a command of its own. Code shared with `anyscore bench`
 is in `anyscore.lab.bench`.
 """

@@ -7,7 +7,10 @@ import pytest
 from anyscore.kernels import cpu
 from benchmarks import options
 
-pytestmark = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
+pytestmark = [
+    pytest.mark.slow,  # a compiler runs
+    pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built"),
+]
 
 
 @pytest.fixture(autouse=True)
