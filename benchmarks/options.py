@@ -1,7 +1,8 @@
 """The cost of options in PyTorch on a CPU: `python -m benchmarks.options`.
 
 Pairs from formulas, separable scores, biases and sparse normalizers. Calls take turns; the table
-has medians. On one thread times are the processor's, so that other programs hardly count. All but biases are first compared with another implementation.
+has medians. On one thread times are the processor's, so that other programs hardly count. All but
+biases are first compared with another implementation.
 """
 
 from __future__ import annotations

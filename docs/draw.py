@@ -20,6 +20,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Polygon, Rectangle
 
+import measurements
 from anyscore import (
     ALiBi,
     Euclidean,
@@ -287,14 +288,12 @@ def own_pair() -> Figure:
         ("swish", "(a + b)*sigmoid(a + b)", GREEN, "-"),
         ("softplus", "log(1 + exp(a + b))", RED, "-"),
     )
-    page = (Path(__file__).parent / "own_pair.md").read_text(encoding="utf-8")
+    rows = measurements.read("zen5-options")["rows"]
+    times = {x["variant"].strip("`"): x["median"] for x in rows if x["quantity"] == "forward: ms"}
     for at, (name, text, colour, style) in enumerate(formulas):
         pair = LEAKY_RELU if name == LEAKY_RELU.name else Pair.from_formula(name, text)
         left.plot(x, pair.value(xp, x, 0 * x), style, color=colour, lw=1.8)
-        row = next(
-            line for line in page.splitlines() if line.replace("`", "").startswith(f"| {text} |")
-        )
-        time = float(row.split("|")[2])
+        time = times[text]
         right.barh(at, time, color=colour, height=0.35)
         right.text(1, at - 0.28, text, color=colour)
         right.text(time + 1, at, f"{time:.0f} ms", color=colour, va="center")
