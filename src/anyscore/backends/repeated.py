@@ -139,7 +139,8 @@ class KnownCall:
     whether lowering computes nothing. layouts, layouts_of_score: compared before it computes
     anything. settings, keeps_scores, stop_shape: of the core's call.
 
-    Raises ValueError: the core cannot repeat the call of a task.
+    Raises:
+        ValueError: the core cannot repeat the call of a task.
     """
 
     def __init__(self, arrays: CoreArrays, call: Call, task: Task, options: Options) -> None:
@@ -359,7 +360,8 @@ class RepeatedCalls:
     def _known_call(self, call: Call, task: Task, dropout: float) -> KnownCall:
         """Return the known call of a task.
 
-        Raises ValueError: it cannot be repeated; the message says why.
+        Raises:
+            ValueError: it cannot be repeated; the message says why.
         """
         f, arrays = task.score, self.arrays
         xp = arrays.backend.xp

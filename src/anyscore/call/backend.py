@@ -108,7 +108,8 @@ class Backend:
     def adapter(self, query: Array, key: Array, value: Array) -> Adapter:
         """Return the adapter of the tensors of a call to the type of tensors that `xp` takes.
 
-        Raises TypeError, ValueError: ragged tensors have different sequences.
+        Raises:
+            TypeError, ValueError: ragged tensors have different sequences.
         """
         return AS_THEY_ARE
 
@@ -144,7 +145,8 @@ AS_THEY_ARE = Adapter()
 def choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implementation]:
     """Choose the first fused implementation that can run the task, else the reference.
 
-    Raises NotImplementedError: `impl` names an implementation that cannot run the task.
+    Raises:
+        NotImplementedError: `impl` names an implementation that cannot run the task.
     """
     if options.impl == "reference":
         return _of_reference(task, "asked for"), backend.reference

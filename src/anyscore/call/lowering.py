@@ -89,7 +89,8 @@ def prepare(
 def _check_terms(xp: Ops, edges: LoweredEdges, factors: Factors | Array) -> None:
     """Check terms of edges, if any, against the factors of a score.
 
-    Raises ValueError, TypeError: terms have another width, or the score is a callable.
+    Raises:
+        ValueError, TypeError: terms have another width, or the score is a callable.
     """
     if edges.terms is None:
         return

@@ -30,8 +30,9 @@ def choose_scores(
 
     Return (plan, implementation, task).
 
-    Raises NotImplementedError: `impl` is neither "auto" nor "reference", and cannot run the task;
-        or the task has edges, and the normalizer is sparse.
+    Raises:
+        NotImplementedError: `impl` is neither "auto" nor "reference", and cannot run the task; or
+            the task has edges, and the normalizer is sparse.
     """
     if options.impl == "separable":
         refuse("separable", "it is for normalizer='softmax'")

@@ -92,7 +92,8 @@ def features(xp: Ops, x: Array, of: Table) -> tuple[Array, Array]:
 def as_product(xp: Ops, task: Task, differentiable: bool) -> tuple[Task, str]:
     """Rewrite an additive task with a product as its score. Return (task, its rank in words).
 
-    Raises NotImplementedError: the score is not additive, or its range is unknown or too large.
+    Raises:
+        NotImplementedError: the score is not additive, or its range is unknown or too large.
     """
     f = task.score
     if not isinstance(f, Factors) or f.pair != TANH:

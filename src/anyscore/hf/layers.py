@@ -82,7 +82,8 @@ def head_sizes(name: str, layer: nn.Module, given: Mapping[str, int | None]) -> 
 
     given: sizes from the user; None if not given.
 
-    Raises ValueError: a given size contradicts the layer; or a size is known neither way.
+    Raises:
+        ValueError: a given size contradicts the layer; or a size is known neither way.
     """
     config = getattr(layer, "config", None)
     heads = _first(*(getattr(layer, x, None) for x in _HEADS))

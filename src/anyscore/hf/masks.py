@@ -42,7 +42,8 @@ def interval_mask(
     position is a tensor. None is returned only if the model allows None. Models that cannot use
     "sdpa" get floats in place of booleans, as in `eager_mask`.
 
-    Raises ValueError: an attention_mask that is not (batch, keys).
+    Raises:
+        ValueError: an attention_mask that is not (batch, keys).
     """
     if attention_mask is not None and (
         attention_mask.dim() != 2 or attention_mask.shape[0] not in (1, batch_size)

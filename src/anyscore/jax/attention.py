@@ -91,7 +91,8 @@ class Attention(AttentionOptions, Layer):
     ) -> Initializers:
         """Map names of parameters to the score's arrays, or to shapes and initial values.
 
-        Raises TypeError, ValueError: as `init`.
+        Raises:
+            TypeError, ValueError: as `init`.
         """
         found: Initializers = self._of_score(
             queries, keys, values, valid_lens, mask, bias, bias_after
@@ -166,7 +167,8 @@ class Attention(AttentionOptions, Layer):
 
         Arguments: as for `apply`.
 
-        Raises TypeError, ValueError: as `anyscore.scores`; or widths other than the layer's.
+        Raises:
+            TypeError, ValueError: as `anyscore.scores`; or widths other than the layer's.
         """
         queries, keys = map(as_jax, (queries, keys))
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
@@ -191,7 +193,8 @@ class Attention(AttentionOptions, Layer):
 
         See `anyscore.prepare_keys`. d_q: width of the queries, for a layer without d_q=.
 
-        Raises ValueError: the width of the queries is unknown.
+        Raises:
+            ValueError: the width of the queries is unknown.
         """
         keys = as_jax(keys)
         score = self._score(params, d_q, keys.shape[-1])

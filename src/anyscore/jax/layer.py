@@ -106,7 +106,8 @@ class Layer:
 
         Names of other libraries are accepted, see `anyscore.layers.state_dicts`.
 
-        Raises ValueError: names of another layer.
+        Raises:
+            ValueError: names of another layer.
         """
         state = dict(arrays)
         self._rename_legacy_keys(state)

@@ -199,7 +199,8 @@ class MultiHeadAttention(_Projecting):
 
         options: mask, bias and bias_after, as for `Cache.attend`.
 
-        Raises TypeError, ValueError: as `Cache.append` and `Cache.attend`.
+        Raises:
+            TypeError, ValueError: as `Cache.append` and `Cache.attend`.
         """
         x, inner = as_jax(x), self.attention
         q, k, v = (self._heads(params, x, name) for name in ("W_q", "W_k", "W_v"))

@@ -33,7 +33,8 @@ class Module(nnx.Module):
 
     `train()` switches dropout on, `eval()` off. Dropout of a new module is on.
 
-    Raises TypeError, ValueError: as the layer; or a missing size.
+    Raises:
+        TypeError, ValueError: as the layer; or a missing size.
     """
 
     kind: type[Layer]
@@ -51,7 +52,8 @@ class Module(nnx.Module):
     ) -> Any:
         """Compute as `Layer.apply`. dropout_seed: by default from the stream "dropout".
 
-        Raises TypeError, ValueError: as `Layer.apply`.
+        Raises:
+            TypeError, ValueError: as `Layer.apply`.
         """
         training = not self.deterministic
         if training and dropout_seed is None and self.rngs is not None:
@@ -72,7 +74,8 @@ class Module(nnx.Module):
     def load_numpy_parameters(self, arrays: Mapping[str, Any]) -> None:
         """Load arrays of `numpy_parameters` of a layer of any framework.
 
-        Raises ValueError: names of another layer.
+        Raises:
+            ValueError: names of another layer.
         """
         for name, x in self.layer.load_numpy_parameters(arrays).items():
             self.parameters[name][...] = x

@@ -37,10 +37,11 @@ def by_our_names(
     """Map anyscore's names to the arguments of a call.
 
     With value= and without key= the keys are the values, as in Keras. The same tensor may have
-    several names. positional: names of the positional arguments, in order. ours: Keras's names →
-    anyscore's.
+    several names. positional: names of the positional arguments, in order.
+    ours: a mapping from Keras's names to anyscore's.
 
-    Raises TypeError: too many arguments, or two tensors for one argument.
+    Raises:
+        TypeError: too many arguments, or two tensors for one argument.
     """
     if len(args) > len(positional):
         raise TypeError(
@@ -64,7 +65,8 @@ def by_our_names(
 def three(queries: Any, keys: Any = None, values: Any = None) -> tuple[Any, Any, Any]:
     """Return (queries, keys, values), or their shapes, also from one list in Keras's order.
 
-    Raises ValueError: a list together with keys or values; or a list of another length than 2, 3.
+    Raises:
+        ValueError: a list together with keys or values; or a list of another length than 2, 3.
     """
     if isinstance(queries, list | tuple) and (not queries or not _is_size(queries[0])):
         if keys is not None or values is not None or len(queries) not in (2, 3):
@@ -81,7 +83,8 @@ def three(queries: Any, keys: Any = None, values: Any = None) -> tuple[Any, Any,
 def check_packed(layer: str, tensors: Sequence[Any], taken: bool) -> None:
     """Check that no tensor is nested or ragged; a layer that takes these refuses strided ones.
 
-    Raises TypeError: the layer does not take a tensor of this layout.
+    Raises:
+        TypeError: the layer does not take a tensor of this layout.
     """
     for x in tensors:
         if isinstance(x, list | tuple):
@@ -109,7 +112,8 @@ def check_shapes(expected: Widths, queries: Shape, keys: Shape, values: Shape) -
 
     Unknown sizes pass.
 
-    Raises ValueError: sizes that do not fit.
+    Raises:
+        ValueError: sizes that do not fit.
     """
     if min(map(len, (queries, keys, values))) < 2:
         return  # the check of ranks refuses these

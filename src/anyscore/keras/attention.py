@@ -86,7 +86,8 @@ class Attention(LastWeights[Any], Layer):
     def complete(self, queries: Any, keys: Any, values: Any) -> tuple[Any, Any, Any]:
         """Return (queries, keys, values), or their shapes; values are by default the keys.
 
-        Raises ValueError: keys are missing.
+        Raises:
+            ValueError: keys are missing.
         """
         if keys is None:
             raise ValueError("pass keys, or one list [query, value]; got queries alone.")
@@ -95,7 +96,8 @@ class Attention(LastWeights[Any], Layer):
     def check(self, queries: Shape, keys: Shape, values: Shape) -> None:
         """Check shapes against the sizes of the layer.
 
-        Raises ValueError: shapes that do not fit.
+        Raises:
+            ValueError: shapes that do not fit.
         """
         d_q, d_k = self._widths
         if getattr(self._spec.score, "equal_widths", False) and values[-1] == queries[-1]:
@@ -188,7 +190,8 @@ class Attention(LastWeights[Any], Layer):
         queries, keys, valid_lens, mask, bias, bias_after: as for a call. Keras's masks of earlier
         layers are ignored.
 
-        Raises TypeError, ValueError: as `anyscore.scores`; or widths other than the layer's.
+        Raises:
+            TypeError, ValueError: as `anyscore.scores`; or widths other than the layer's.
         """
         q, k = (keras.ops.convert_to_tensor(x) for x in (queries, keys))
         if not self.built:

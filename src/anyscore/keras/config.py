@@ -52,7 +52,8 @@ def encode_tree(x: Any) -> Any:
 def decode_tree(config: Any) -> Any:
     """Decode a mask or a bias from `encode_tree`. The constructor of its class checks the fields.
 
-    Raises ValueError: an unknown class of masks or biases.
+    Raises:
+        ValueError: an unknown class of masks or biases.
     """
     if not isinstance(config, dict) or not {"tree", "tuple"} & config.keys():
         return keras.saving.deserialize_keras_object(config)

@@ -86,7 +86,8 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
     ) -> None:
         """Create the parameters. Shapes have anyscore's names or Keras's, input_shape= included.
 
-        Raises TypeError, ValueError: shapes that do not fit the sizes of the layer.
+        Raises:
+            TypeError, ValueError: shapes that do not fit the sizes of the layer.
         """
         by_position = queries_shape, keys_shape, values_shape
         q, k, v = self._shapes(by_position[: len(self.by_position) - 1], of_keras)
@@ -138,14 +139,16 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
     def complete(self, queries: Any, keys: Any, values: Any) -> tuple[Any, Any, Any]:
         """Return (queries, keys, values), or their shapes, with defaults for missing ones.
 
-        Raises ValueError: an argument without a default is missing.
+        Raises:
+            ValueError: an argument without a default is missing.
         """
         raise NotImplementedError
 
     def check(self, queries: Shape, keys: Shape, values: Shape) -> None:
         """Check shapes against the sizes of the layer.
 
-        Raises ValueError: shapes that do not fit.
+        Raises:
+            ValueError: shapes that do not fit.
         """
         raise NotImplementedError
 
@@ -172,7 +175,8 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
     def numpy_parameters(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return the parameters as NumPy arrays, half precision as float32.
 
-        Raises ValueError: the layer does not know its sizes yet.
+        Raises:
+            ValueError: the layer does not know its sizes yet.
         """
         if not self.built:
             shapes = self.known_shapes()
@@ -186,7 +190,8 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
 
         Names of other libraries are accepted, see `anyscore.layers.state_dicts`.
 
-        Raises ValueError: names or shapes of another layer; or the layer's sizes are unknown yet.
+        Raises:
+            ValueError: names or shapes of another layer; or the layer's sizes are unknown yet.
         """
         current, state = self.numpy_parameters(), {x: np.asarray(y) for x, y in arrays.items()}
         self._rename_legacy_keys(state)

@@ -70,7 +70,8 @@ class SelfAttention(Projecting):
     ) -> None:
         """Create the parameters. The shape has anyscore's name or Keras's, input_shape= included.
 
-        Raises TypeError, ValueError: a shape that does not fit the sizes of the layer.
+        Raises:
+            TypeError, ValueError: a shape that does not fit the sizes of the layer.
         """
         super().build(x_shape, **of_keras)
 
@@ -81,7 +82,8 @@ class SelfAttention(Projecting):
     def check(self, x: Shape, *others: Shape) -> None:
         """Check the shape against the sizes of the layer.
 
-        Raises ValueError: a shape that does not fit.
+        Raises:
+            ValueError: a shape that does not fit.
         """
         width = self.sizes.linears["qkv"][1]
         check_shapes((width, width, width), x, x, x)
@@ -109,7 +111,8 @@ class SelfAttention(Projecting):
         Other arguments: as for `Attention`. With `return_attention_scores` the result is
         (output, weights (..., T, T)).
 
-        Raises TypeError, ValueError: as `anyscore.attention`; or a width other than the layer's.
+        Raises:
+            TypeError, ValueError: as `anyscore.attention`; or a width other than the layer's.
         """
         self.check(*shapes(x))
         padding = x_mask, x_mask, None
@@ -190,7 +193,8 @@ class MultiHeadAttention(Projecting):
     def check(self, queries: Shape, keys: Shape, values: Shape) -> None:
         """Check shapes against the sizes of the layer.
 
-        Raises ValueError: shapes that do not fit.
+        Raises:
+            ValueError: shapes that do not fit.
         """
         check_shapes(self._widths, queries, keys, values)
 

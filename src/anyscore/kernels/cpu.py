@@ -157,7 +157,8 @@ def forward(x: Operands, s: Settings, results: Results, threads: int) -> None:
     C-contiguous arrays, None for those not wanted; the core computes in the dtype of stats, float32
     or float64. Dropout follows `anyscore.modifiers.dropout`.
 
-    Raises ValueError: an array has another shape or dtype.
+    Raises:
+        ValueError: an array has another shape or dtype.
     """
     _core.forward(x, s.pair, s.numbers, results, threads)
 
@@ -171,20 +172,23 @@ def repeated_call(
 ) -> Any:
     """Return an object that runs this call with other arrays of the same shapes and strides.
 
-    infer(operands, scale, threads) → the output.
-    forward(operands, scale, threads) → (output, stats, scores or None).
-    backward(operands, kept, stats, d_output, scale, threads) → the gradients of the first five,
-    None for those that are None.
+        infer(operands, scale, threads)
+            → the output
+        forward(operands, scale, threads)
+            → (output, stats, scores or None)
+        backward(operands, kept, stats, d_output, scale, threads)
+            → the gradients of the first five operands; None for an operand None
 
     operands: (a, b, weight, key_bias, value, packed, start, stop, mask, seed), None for missing
-    ones; a backward does not read packed, and the seed of dropout is an integer. Each function
+    ones. A backward does not read packed. The seed of dropout is an integer. Each function
     returns None if arrays have another layout; the last two also if arrays are not of the
     accumulation dtype. lengths: the caller's array, of which x.stop is a view; calls pass such
     lengths as stop, and the core clamps them. empty: (a, shape) → an array of the type of a, for
     results. keeps_scores: whether `kept`, saved for the backward, is scores; else the output, and
     None without values.
 
-    Raises ValueError: the call has other operands, or the core would have to copy one.
+    Raises:
+        ValueError: the call has other operands, or the core would have to copy one.
     """
     return _core.RepeatedCall(x, lengths, s.pair, s.numbers, s.lead, empty, keeps_scores)
 
@@ -198,7 +202,8 @@ def repeated_append(
     length (). (key, value, *cache, threads) → whether rows were appended. The function writes
     nothing if arrays have another layout, or the cache no room.
 
-    Raises ValueError: the core would have to convert or copy an array.
+    Raises:
+        ValueError: the core would have to convert or copy an array.
     """
     return _core.RepeatedAppend(pair, key, value, *cache)
 
@@ -217,7 +222,8 @@ def backward(
     None for T_k ≤ `AT_ONCE`. upstream: the gradients of results; stats and scores may be None. to:
     arrays of the shapes in x and of the dtype of stats.
 
-    Raises ValueError: an array has another shape or dtype.
+    Raises:
+        ValueError: an array has another shape or dtype.
     """
     _core.backward(x, s.pair, s.numbers, results, upstream, to, threads)
 
@@ -225,7 +231,8 @@ def backward(
 def sparse(power: int, scores: Array, weights: Array, threads: int) -> None:
     """Write `normalizers.sparse` of scores (..., T_k) into `weights`; both C-contiguous.
 
-    Raises ValueError: an array has another shape or dtype.
+    Raises:
+        ValueError: an array has another shape or dtype.
     """
     _core.sparse(power, scores, weights, threads)
 
@@ -233,7 +240,8 @@ def sparse(power: int, scores: Array, weights: Array, threads: int) -> None:
 def sparse_backward(power: int, weights: Array, upstream: Array, to: Array, threads: int) -> None:
     """Write the gradients of scores into `to`, from weights and the gradients of weights.
 
-    Raises ValueError: an array has another shape or dtype.
+    Raises:
+        ValueError: an array has another shape or dtype.
     """
     _core.sparse_backward(power, weights, upstream, to, threads)
 
@@ -245,7 +253,8 @@ def energies(x: tuple[Array, ...], to: Array, threads: int) -> None:
     2), int64. Item i has keys spans[i, 0] … spans[i, 1] − 1; other entries of `to` stay unchanged.
     All arrays are C-contiguous.
 
-    Raises ValueError: an array has another shape or dtype, or spans are not within the keys.
+    Raises:
+        ValueError: an array has another shape or dtype, or spans are not within the keys.
     """
     _core.energies(x, to, threads)
 
@@ -258,7 +267,8 @@ def energies_backward(
     x: as in `energies`. to: gradients of k (or None), f, S, and of v for each item, (B, h). Numbers
     are added to the gradient of k; the gradient of f must be 0 outside the spans.
 
-    Raises ValueError: as `energies`.
+    Raises:
+        ValueError: as `energies`.
     """
     _core.energies_backward(x, upstream, to, threads)
 
@@ -266,7 +276,8 @@ def energies_backward(
 def prepare_keys(pair: str, b: Array, packed: Array, threads: int) -> None:
     """Write b (*lead, T_k, h), packed for `forward`, into packed (*lead, T_k + 1, h).
 
-    Raises ValueError: an array has another shape or dtype.
+    Raises:
+        ValueError: an array has another shape or dtype.
     """
     _core.prepare_keys(pair, b, packed, threads)
 
@@ -277,6 +288,7 @@ def append_keys(pair: str, b: Array, packed: Array, start: int, count: int, thre
     The new rows follow `start` earlier ones, and begin at row `start` modulo T_k. If new rows
     exceed the packed range, earlier rows are packed again.
 
-    Raises ValueError: an array has another shape or dtype.
+    Raises:
+        ValueError: an array has another shape or dtype.
     """
     _core.append_keys(pair, b, packed, start, count, threads)

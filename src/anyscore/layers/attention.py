@@ -38,7 +38,8 @@ class AttentionOptions:
     ) -> None:
         """Check and keep the options. sizes: the other arguments of `ScoreSpec`.
 
-        Raises TypeError, ValueError: an unknown score or argument, or a missing size.
+        Raises:
+            TypeError, ValueError: an unknown score or argument, or a missing size.
         """
         check_options(dropout, None, impl, softcap)
         check_normalizer(normalizer, sink=sink)
@@ -67,7 +68,8 @@ class AttentionLayer(AttentionOptions, LastWeights[T]):
     ) -> None:
         """Check the tensors of a call; create the parameters at the first call.
 
-        Raises TypeError, ValueError: wrong tensors; at the first call also a wrong mask or bias.
+        Raises:
+            TypeError, ValueError: wrong tensors; at the first call also a wrong mask or bias.
         """
         raise NotImplementedError
 
@@ -89,7 +91,8 @@ class AttentionLayer(AttentionOptions, LastWeights[T]):
 
         Arguments: as for a call of the layer.
 
-        Raises TypeError, ValueError: as `anyscore.scores`; or widths other than the layer's.
+        Raises:
+            TypeError, ValueError: as `anyscore.scores`; or widths other than the layer's.
 
         >>> import torch
         >>> from anyscore.torch import Attention
@@ -109,7 +112,8 @@ class AttentionLayer(AttentionOptions, LastWeights[T]):
 
         See `anyscore.prepare_keys`.
 
-        Raises ValueError: the layer does not know its widths yet.
+        Raises:
+            ValueError: the layer does not know its widths yet.
 
         >>> import torch
         >>> from anyscore.torch import Attention
@@ -135,7 +139,8 @@ def check_first_call(
 ) -> None:
     """Check the first call of a layer before the layer creates its parameters.
 
-    Raises TypeError, ValueError: tensors, a mask or a bias that do not fit.
+    Raises:
+        TypeError, ValueError: tensors, a mask or a bias that do not fit.
     """
     sizes = check_tensors(xp, queries, keys, values)
     lower_mask(xp, sizes, queries, mask, valid_lens)

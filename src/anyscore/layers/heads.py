@@ -27,7 +27,8 @@ class HeadSizes:
     linears: name of a projection → shape (outputs, inputs) of its weight. output_width: width of
     the output. score: the sizes as arguments of the layer's `ScoreSpec`.
 
-    Raises TypeError, ValueError: sizes that are no integers ≥ 1, or heads that do not divide.
+    Raises:
+        TypeError, ValueError: sizes that are no integers ≥ 1, or heads that do not divide.
     """
 
     def __init__(
@@ -92,7 +93,8 @@ class QKVSizes:
 
     widths: widths of queries, keys and values.
 
-    Raises TypeError, ValueError: sizes that are no integers ≥ 1.
+    Raises:
+        TypeError, ValueError: sizes that are no integers ≥ 1.
     """
 
     def __init__(
@@ -162,7 +164,8 @@ def merge(xp: Ops, x: Array) -> Array:
 def complete(queries: Any, keys: Any, values: Any) -> tuple[Any, Any, Any]:
     """Return (queries, keys, values): keys default to the queries, values to the keys.
 
-    Raises ValueError: prepared keys without values.
+    Raises:
+        ValueError: prepared keys without values.
     """
     keys = queries if keys is None else keys
     if values is None and isinstance(keys, PreparedKeys):
@@ -189,7 +192,8 @@ def mask_inputs(
 
     parameters: the parameters of the projections. Return (queries, keys, values, lowered mask).
 
-    Raises TypeError, ValueError: tensors or masks of other shapes or dtypes.
+    Raises:
+        TypeError, ValueError: tensors or masks of other shapes or dtypes.
     """
     tensors = {"queries": queries, "keys": keys, "values": values}
     for name, x in tensors.items():

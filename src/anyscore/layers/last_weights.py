@@ -56,7 +56,8 @@ class LastWeights(Generic[T]):
         rows: queries. heads: of axis −3. examples: of the first axis. Each is an integer, a slice
         or a sequence of integers; None: all. Memory is for the chosen rows × keys.
 
-        Raises TypeError, IndexError: no integers, or an integer beyond its axis.
+        Raises:
+            TypeError, IndexError: no integers, or an integer beyond its axis.
 
         >>> import torch
         >>> from anyscore.torch import Attention
@@ -100,8 +101,9 @@ def chosen_weights(
 
     Weights over the edges of a graph are (..., E), without an axis of queries.
 
-    Raises TypeError, IndexError: no integers, or an integer beyond its axis. ValueError: rows are
-        chosen of weights over edges.
+    Raises:
+        TypeError, IndexError: no integers, or an integer beyond its axis.
+        ValueError: rows are chosen of weights over edges.
     """
     rows, heads, examples = to_list(rows), to_list(heads), to_list(examples)
     lead, queries = task.sizes.lead, task.sizes.queries
@@ -155,7 +157,8 @@ def chosen_weights(
 def select(xp: Ops, x: Array, axis: int, name: str, chosen: Chosen) -> Array:
     """Index an axis of x, counted from the end, by `chosen`; an integer drops the axis.
 
-    Raises TypeError, IndexError: see `chosen_weights`.
+    Raises:
+        TypeError, IndexError: see `chosen_weights`.
     """
     chosen = to_list(chosen)
     return _index(xp, x, axis, indices(name, chosen, xp.shape(x)[axis]), chosen)
@@ -169,7 +172,8 @@ def to_list(chosen: Any) -> Any:
 def as_index(name: str, chosen: Any) -> list[int] | slice:
     """Return the chosen entries as a list of integers; a slice is returned unchanged.
 
-    Raises TypeError: neither an integer, nor a sequence of integers, nor a slice of integers.
+    Raises:
+        TypeError: neither an integer, nor a sequence of integers, nor a slice of integers.
     """
     chosen = to_list(chosen)
     if isinstance(chosen, slice):
@@ -186,7 +190,8 @@ def as_index(name: str, chosen: Any) -> list[int] | slice:
 def indices(name: str, chosen: Any, n: int) -> list[int]:
     """Return the chosen indices of an axis of n entries, each from 0 to n − 1.
 
-    Raises TypeError, IndexError: see `chosen_weights`.
+    Raises:
+        TypeError, IndexError: see `chosen_weights`.
     """
     numbers = as_index(name, chosen)
     if isinstance(numbers, slice):

@@ -69,7 +69,8 @@ def makes_parameters(score: AnyScore, sink: Any) -> bool:
 def sink_of_layer(sink: Any, heads: int | None) -> Parameter | float | None:
     """Return the sink of a layer: a `Parameter` if learned, a number if fixed; None if no sink.
 
-    Raises TypeError, ValueError: sink is not True, False, None or a finite number.
+    Raises:
+        TypeError, ValueError: sink is not True, False, None or a finite number.
     """
     if sink is None or sink is False:
         return None
@@ -88,7 +89,8 @@ def sink_of_layer(sink: Any, heads: int | None) -> Parameter | float | None:
 def find_score(name: str) -> type[Score]:
     """Return the score of a name of `SCORES`.
 
-    Raises ValueError: an unknown name; the message has the nearest one.
+    Raises:
+        ValueError: an unknown name; the message has the nearest one.
     """
     if name in SCORES:
         return SCORES[name]
@@ -113,7 +115,8 @@ def parameter_specs(
     hidden: width of the hidden layer; by default d_q. scales: fields with fixed numbers in place
     of parameters. Other arguments: as for layers.
 
-    Raises TypeError, ValueError: an argument is missing, or the score does not take it.
+    Raises:
+        TypeError, ValueError: an argument is missing, or the score does not take it.
     """
     scales = scales or {}
     _check_scales(score, scales)

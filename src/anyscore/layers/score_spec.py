@@ -61,8 +61,9 @@ class ScoreSpec:
     score_parameters: the names of the score's parameters.
     linears: the names of the parameters that are matrices of linear layers.
 
-    Raises TypeError, ValueError: an unknown score; a missing size; a size or scale that the score
-        does not take.
+    Raises:
+        TypeError, ValueError: an unknown score; a missing size; a size or scale that the score
+            does not take.
     """
 
     def __init__(
@@ -147,7 +148,8 @@ class ScoreSpec:
     def bind(self, d_q: int | None = None, d_k: int | None = None) -> BoundScore:
         """Bind the score to the widths of queries and keys; None: the widths of the layer.
 
-        Raises ValueError: the widths are not those of the layer, or do not fit the score.
+        Raises:
+            ValueError: the widths are not those of the layer, or do not fit the score.
         """
         if not self.named:
             return BoundScore(self.score)

@@ -14,8 +14,9 @@ def choose_layers(names: Iterable[str], layers: Any) -> list[str]:
 
     layers: a number, a name, or the beginning of names up to a dot; or several of these; None: all.
 
-    Raises TypeError, ValueError, IndexError: neither names nor numbers; no such layer; an empty
-        choice.
+    Raises:
+        TypeError, ValueError, IndexError: neither names nor numbers; no such layer; an empty
+            choice.
 
     >>> choose_layers(["encoder.0", "encoder.1", "decoder.0"], ["decoder", 0])
     ['encoder.0', 'decoder.0']

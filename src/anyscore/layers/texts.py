@@ -93,6 +93,7 @@ The result has the shape and dtype of X. A row without attended keys is 0.
 X: floating point. valid_lens: (batch,) or (batch, queries), see `anyscore.Lengths`. mask: see
 `anyscore.masks`.
 
-Raises TypeError, ValueError: X is no tensor of the framework, or the mask does not fit X.""",
+Raises:
+    TypeError, ValueError: X is no tensor of the framework, or the mask does not fit X.""",
 }
 """Texts by name, without a margin."""

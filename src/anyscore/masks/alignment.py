@@ -27,7 +27,8 @@ def is_aligned(x: Any) -> bool:
 def check_aligned(x: Any, queries: int, keys: int) -> None:
     """Check that a mask or a bias sets the positions of queries, unless keys are as many.
 
-    Raises ValueError: T_q ≠ T_k, with neither `align` nor `offset`.
+    Raises:
+        ValueError: T_q ≠ T_k, with neither `align` nor `offset`.
     """
     if not is_aligned(x) and queries != keys:  # in this order: sizes may be symbols
         raise ValueError(

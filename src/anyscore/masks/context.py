@@ -50,7 +50,8 @@ class MaskContext:
 
         The rank is len(lead) + 1.
 
-        Raises ValueError: the mask sets no alignment, though queries and keys differ in length.
+        Raises:
+            ValueError: the mask sets no alignment, though queries and keys differ in length.
         """
         at_end = mask.align == "end"
         if self.packed is None:
@@ -74,7 +75,8 @@ class MaskContext:
     def array(self, x: Any, name: str) -> Array:
         """Return `x` on the device of the query.
 
-        Raises TypeError, ValueError: x is a tensor of another framework or device, or no array.
+        Raises:
+            TypeError, ValueError: x is a tensor of another framework or device, or no array.
         """
         ours, theirs = framework(self.like), framework(x)
         if theirs is not None and (problem := load(theirs).layout_problem(x)):
@@ -104,7 +106,8 @@ class MaskContext:
     def boolean(self, x: Any, name: str) -> Array:
         """Return `x` as a boolean array.
 
-        Raises TypeError: x holds numbers; the message says how to pass them.
+        Raises:
+            TypeError: x holds numbers; the message says how to pass them.
         """
         x = self.array(x, name)
         dtype = self.xp.dtype(x)
@@ -199,7 +202,8 @@ class MaskContext:
         In packed sequences x counts from the first key of the query's sequence. nan: the number
         that replaces NaN where values are unknown.
 
-        Raises ValueError: a known float is neither whole nor infinite.
+        Raises:
+            ValueError: a known float is neither whole nor infinite.
         """
         xp, x = self.xp, self.per_query(x, name)
         dtype = xp.dtype(x)

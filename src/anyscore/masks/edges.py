@@ -83,8 +83,9 @@ class Edges(Mask):
         edge_index: (2, E), integers: row 0 has the key (source) and row 1 the query (target) of
         each edge, as in PyTorch Geometric. queries: the number of queries, T_q.
 
-        Raises TypeError, ValueError: edge_index has another dtype or shape; a query is not in [0,
-        T_q); a key is negative.
+        Raises:
+            TypeError, ValueError: edge_index has another dtype or shape; a query is not in [0,
+                T_q); a key is negative.
 
         >>> Edges.from_index([[1, 0, 2], [0, 2, 0]], queries=3).col
         array([1, 2, 0])
@@ -138,7 +139,8 @@ class Edges(Mask):
     def lower(self, call: MaskContext) -> LoweredEdges:
         """Lower the edges for a call.
 
-        Raises TypeError, ValueError: the edges do not fit the numbers of queries and keys.
+        Raises:
+            TypeError, ValueError: the edges do not fit the numbers of queries and keys.
         """
         xp = call.xp
         _check_framework(xp)

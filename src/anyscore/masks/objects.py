@@ -66,7 +66,8 @@ class Mask:
     def lower(self, call: MaskContext) -> AnyLowered:
         """Lower the mask for one call.
 
-        Raises TypeError, ValueError: arrays do not fit the call in dtype or shape.
+        Raises:
+            TypeError, ValueError: arrays do not fit the call in dtype or shape.
         """
         raise NotImplementedError
 
@@ -261,7 +262,8 @@ def parts(mask: Any) -> list[Mask]:
 def as_mask(x: Any) -> Mask:
     """Return x if it is a mask object, else x as a boolean array, `BooleanMask`.
 
-    Raises TypeError: x is the class of a mask.
+    Raises:
+        TypeError: x is the class of a mask.
     """
     if isinstance(x, type) and issubclass(x, Mask):
         raise TypeError(f"mask is the class {x.__name__}: make a mask of it, {x.__name__}(...).")

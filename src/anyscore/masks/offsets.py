@@ -29,7 +29,8 @@ def check_integer_vector(x: Any, name: str) -> np.ndarray[Any, Any] | None:
 def check_whole(xp: Ops, x: Any, name: str) -> None:
     """Check that floats are whole numbers, or infinite.
 
-    Raises ValueError: a known number is a fraction or NaN.
+    Raises:
+        ValueError: a known number is a fraction or NaN.
     """
     known = concrete_values(xp, x)
     others = [] if known is None else known[known != np.rint(known)]
@@ -54,7 +55,8 @@ def check_offsets(name: str, offsets: np.ndarray[Any, Any] | None, hint: str) ->
 
     hint: the end of the message, the argument to pass instead.
 
-    Raises ValueError: they do not begin with 0, or fall.
+    Raises:
+        ValueError: they do not begin with 0, or fall.
     """
     if offsets is None:
         return

@@ -98,8 +98,8 @@ class Sequences(Mask):
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to the interval of the keys of each query's sequence.
 
-        Raises TypeError, ValueError: the offsets are of another framework, or do not fit the
-        tokens.
+        Raises:
+            TypeError, ValueError: the offsets are of another framework, or do not fit the tokens.
         """
         call = self.context(call) if call.packed is None else call
         return call.lowered(call.of_packed("first_key"), call.of_packed("last_key"))

@@ -228,7 +228,8 @@ def lower_biases(
 ) -> tuple[LoweredBias, ...]:
     """Check biases and lower them for a call; has_diagonals: see `LoweredMask`.
 
-    Raises TypeError, ValueError: `bias` or `bias_after` is no bias, or does not fit the call.
+    Raises:
+        TypeError, ValueError: `bias` or `bias_after` is no bias, or does not fit the call.
     """
     given = ("bias", bias, False), ("bias_after", bias_after, True)
     for name, x, _ in given:

@@ -16,7 +16,8 @@ def biases_of_edges(
 ) -> tuple[LoweredBias, ...]:
     """Check biases (..., E) of the edges of a call and lower them, to (..., 1, E).
 
-    Raises TypeError, ValueError: `bias` or `bias_after` is no tensor, or does not fit the call.
+    Raises:
+        TypeError, ValueError: `bias` or `bias_after` is no tensor, or does not fit the call.
     """
     given = {"bias": bias, "bias_after": bias_after}
     for name, x in given.items():

@@ -38,7 +38,8 @@ class Sigmoid:
     of 0 have weights with a sum of about 1 at any length, and padding has no effect. Ramapuram et
     al. 2024 take one number for all queries, −log of the length of the sequence.
 
-    Raises TypeError, ValueError: the bias is not a finite number.
+    Raises:
+        TypeError, ValueError: the bias is not a finite number.
 
     >>> import numpy as np
     >>> from anyscore import Sigmoid, attention
@@ -70,7 +71,8 @@ POWERS = {"sparsemax": 1, "entmax15": 2}
 def as_normalizer(x: Any) -> Normalizer:
     """Return a normalizer: `Sigmoid()` for "sigmoid", any other name and a `Sigmoid` unchanged.
 
-    Raises TypeError, ValueError: x is no normalizer.
+    Raises:
+        TypeError, ValueError: x is no normalizer.
     """
     if isinstance(x, Sigmoid):
         return x
@@ -86,8 +88,9 @@ def as_normalizer(x: Any) -> Normalizer:
 def check_normalizer(x: Any, *, sink: Any = None, return_lse: bool = False) -> None:
     """Check a normalizer, and its support of a sink and of the log-sum-exp.
 
-    Raises TypeError, ValueError: x is no normalizer; or x is not the softmax, with a sink or
-    return_lse.
+    Raises:
+        TypeError, ValueError: x is no normalizer; or x is not the softmax, with a sink or
+            return_lse.
     """
     normalizer = as_normalizer(x)
     if normalizer == "softmax":

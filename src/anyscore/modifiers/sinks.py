@@ -27,7 +27,8 @@ def check_sink(xp: Ops, sink: Any, query: Array, sizes: Sizes) -> None:
     A tensor must broadcast to the leading dimensions (..., heads) of the output. (heads,) differs
     between query heads, (batch, heads) also between batch entries.
 
-    Raises TypeError, ValueError: the sink is no finite number or tensor, or does not broadcast.
+    Raises:
+        TypeError, ValueError: the sink is no finite number or tensor, or does not broadcast.
     """
     if framework(sink) is None:
         if isinstance(sink, bool) or not isinstance(sink, Real):
@@ -51,7 +52,8 @@ def check_sink(xp: Ops, sink: Any, query: Array, sizes: Sizes) -> None:
 def check_finite(sink: Any, dtype: str = "float64") -> None:
     """Check that a number given as a sink is finite, also in a dtype.
 
-    Raises ValueError: the number is infinite or NaN.
+    Raises:
+        ValueError: the number is infinite or NaN.
     """
     if not abs(sink) < (1e308 if dtype == "float64" else 1e38):
         where = "" if sink != sink or sink in (math.inf, -math.inf) else f" in {dtype}"

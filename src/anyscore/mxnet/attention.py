@@ -145,7 +145,8 @@ class Attention(AttentionLayer[Array], Layer):
     def compute(self, weights: Mapping[str, Array], mode: Mode, *args: Any) -> Array:
         """Compute the output for the arguments of `forward`. weights: the parameters by name.
 
-        Raises TypeError, ValueError: as `anyscore.attention`.
+        Raises:
+            TypeError, ValueError: as `anyscore.attention`.
         """
         queries, keys, values, valid_lens, mask, *biases = args
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys

@@ -31,7 +31,8 @@ class Layer(HybridBlock):  # type: ignore[misc]
     def compute(self, weights: Mapping[str, Array], mode: Mode, *args: Any) -> Array:
         """Compute the output for the arguments of `forward`. weights: the parameters by name.
 
-        Raises TypeError, ValueError: as `anyscore.attention`.
+        Raises:
+            TypeError, ValueError: as `anyscore.attention`.
         """
         raise NotImplementedError
 
@@ -45,7 +46,8 @@ class Layer(HybridBlock):  # type: ignore[misc]
     def forward(self, *args: Any) -> Any:
         """Return the output for arrays, or its symbol for symbols.
 
-        Raises TypeError, ValueError: as `anyscore.attention`; or widths other than the layer's.
+        Raises:
+            TypeError, ValueError: as `anyscore.attention`; or widths other than the layer's.
         """
         if any(isinstance(x, mx.sym.Symbol) for x in args):
             return symbolic.call(self, args)
@@ -78,7 +80,8 @@ class Layer(HybridBlock):  # type: ignore[misc]
     def numpy_parameters(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return the parameters as NumPy arrays, half precision as float32.
 
-        Raises ValueError: the layer is not initialised, or does not know its sizes yet.
+        Raises:
+            ValueError: the layer is not initialised, or does not know its sizes yet.
 
         >>> from anyscore.mxnet import AdditiveAttention
         >>> layer = AdditiveAttention(8, query_size=20, key_size=2)
@@ -103,7 +106,8 @@ class Layer(HybridBlock):  # type: ignore[misc]
 
         Names of other libraries are accepted, see `anyscore.layers.state_dicts`.
 
-        Raises ValueError: names or shapes of another layer.
+        Raises:
+            ValueError: names or shapes of another layer.
         """
         state = {name: np.atleast_1d(np.asarray(x)) for name, x in arrays.items()}
         self._rename_legacy_keys(state)

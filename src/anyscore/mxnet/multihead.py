@@ -116,7 +116,8 @@ class SelfAttention(_Projecting):
 
         Other arguments: as for `Attention`.
 
-        Raises TypeError, ValueError: as `anyscore.attention`.
+        Raises:
+            TypeError, ValueError: as `anyscore.attention`.
         """
         return super().__call__(x, valid_lens, mask, bias, bias_after)
 
@@ -129,7 +130,8 @@ class SelfAttention(_Projecting):
     def compute(self, weights: Mapping[str, Array], mode: Mode, *args: Any) -> Array:
         """Compute the output for the arguments of `forward`. weights: the parameters by name.
 
-        Raises TypeError, ValueError: as `anyscore.attention`.
+        Raises:
+            TypeError, ValueError: as `anyscore.attention`.
         """
         x, *others = args
         check_tensors(_xp, x, x, x)
@@ -219,7 +221,8 @@ class MultiHeadAttention(_Projecting):
     def compute(self, weights: Mapping[str, Array], mode: Mode, *args: Any) -> Array:
         """Compute the output for the arguments of `forward`. weights: the parameters by name.
 
-        Raises TypeError, ValueError: as `anyscore.attention`.
+        Raises:
+            TypeError, ValueError: as `anyscore.attention`.
         """
         queries, keys, values = map(as_np, complete(*args[:3]))
         valid_lens, mask, *biases = args[3:]

@@ -62,7 +62,8 @@ _tokens = count()
 def call(layer: Layer, args: tuple[Any, ...]) -> Any:
     """Return the symbol of a layer's output.
 
-    Raises TypeError: the queries are an array, and another argument is a symbol.
+    Raises:
+        TypeError: the queries are an array, and another argument is a symbol.
     """
     symbols = tuple(i for i, x in enumerate(args) if isinstance(x, mx.sym.Symbol))
     if 0 not in symbols:

@@ -54,7 +54,8 @@ class Weight(HybridBlock):  # type: ignore[misc]
     def bind(self, init: Init, kind: str = "weight") -> None:
         """Set the shape and the initial values.
 
-        Raises ValueError: the loaded array has another shape.
+        Raises:
+            ValueError: the loaded array has another shape.
         """
         initializer, parameter = self._initializers[kind], getattr(self, kind)
         initializer.bound, initializer.value = init.bound, init.value

@@ -41,7 +41,8 @@ class Sizes:
 def find_framework(**tensors: Any) -> str:
     """Return the common framework of all tensors, a key of FRAMEWORKS.
 
-    Raises TypeError: a tensor is of no framework, or of another than the first.
+    Raises:
+        TypeError: a tensor is of no framework, or of another than the first.
     """
     kinds = {framework(x) for x in tensors.values()}
     kind = kinds.pop()
@@ -70,7 +71,8 @@ def _refuse_frameworks(tensors: dict[str, Any]) -> NoReturn:
 def check_size(**sizes: Any) -> None:
     """Check sizes of a layer: integers ≥ 1, or None.
 
-    Raises TypeError, ValueError: a size is neither.
+    Raises:
+        TypeError, ValueError: a size is neither.
     """
     check_integers(1, **{name: size for name, size in sizes.items() if size is not None})
 
@@ -78,7 +80,8 @@ def check_size(**sizes: Any) -> None:
 def check_integers(least: int, /, **integers: Any) -> None:
     """Check that arguments are integers ≥ least.
 
-    Raises TypeError, ValueError: an argument is not.
+    Raises:
+        TypeError, ValueError: an argument is not.
     """
     for name, n in integers.items():
         if isinstance(n, bool) or not isinstance(n, Integral):
@@ -90,7 +93,8 @@ def check_integers(least: int, /, **integers: Any) -> None:
 def check_numbers(least: float = -math.inf, most: float = math.inf, /, **numbers: Any) -> None:
     """Check that options are finite numbers in [least, most].
 
-    Raises TypeError, ValueError: an option is not.
+    Raises:
+        TypeError, ValueError: an option is not.
     """
     wanted = "a finite number" if most == math.inf else f"a number in [{least:g}, {most:g}]"
     if least > -math.inf and most == math.inf:
@@ -105,7 +109,8 @@ def check_numbers(least: float = -math.inf, most: float = math.inf, /, **numbers
 def check_switches(**switches: Any) -> None:
     """Check that options are True or False.
 
-    Raises TypeError: an option is neither.
+    Raises:
+        TypeError: an option is neither.
     """
     for name, x in switches.items():
         if not isinstance(x, bool):
@@ -115,7 +120,8 @@ def check_switches(**switches: Any) -> None:
 def check_devices(xp: Ops, query: Array, /, **tensors: Array) -> None:
     """Check that tensors are plain dense arrays on the device of the query.
 
-    Raises TypeError, ValueError: a tensor is not.
+    Raises:
+        TypeError, ValueError: a tensor is not.
     """
     here = xp.device(query)
     for name, x in tensors.items():
@@ -163,7 +169,8 @@ def remembered(passed: dict[Any, Sizes], signature: Any, check: Callable[[], Siz
 def check_tensors(xp: Ops, query: Array, key: Array, value: Array) -> Sizes:
     """Check dtypes and shapes of query, key and value; return the sizes of the call.
 
-    Raises TypeError, ValueError: a dtype or shape does not fit.
+    Raises:
+        TypeError, ValueError: a dtype or shape does not fit.
     """
     signature = layouts(xp, query, key, value)
     return remembered(_passed, signature, lambda: _check_tensors(xp, query, key, value))
@@ -196,7 +203,8 @@ def _check_tensors(xp: Ops, query: Array, key: Array, value: Array) -> Sizes:
 def check_options(dropout: Any, dropout_seed: Any, impl: Any, softcap: Any = 0.0) -> None:
     """Check the options that are not tensors.
 
-    Raises TypeError, ValueError: an option has another type, or is out of its range.
+    Raises:
+        TypeError, ValueError: an option has another type, or is out of its range.
     """
     # Most are Python floats, and isinstance with `Real` takes longer.
     if type(softcap) is not float and not _is_number(softcap):

@@ -152,7 +152,8 @@ def _of_first_run(recording: Recording | Mapping[str, Any], count: int) -> int:
 def _check_names(side: str, labels: Any, layers: Sequence[str]) -> None:
     """Check that a mapping of labels names recorded layers alone.
 
-    Raises ValueError: a layer of the mapping was not recorded.
+    Raises:
+        ValueError: a layer of the mapping was not recorded.
     """
     for name in labels if isinstance(labels, Mapping) else ():
         if name not in layers:
@@ -164,7 +165,8 @@ def _check_names(side: str, labels: Any, layers: Sequence[str]) -> None:
 def _labels(side: str, labels: Any, layer: str, sizes: list[int]) -> Labels:
     """Return the labels of a side in a layer, a list for each example; None without labels.
 
-    Raises TypeError, ValueError: labels are no lists of texts, or not one for each token.
+    Raises:
+        TypeError, ValueError: labels are no lists of texts, or not one for each token.
     """
     if isinstance(labels, Mapping):
         labels = labels.get(layer)

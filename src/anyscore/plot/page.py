@@ -64,8 +64,9 @@ def document(
 def file_of(path: Any) -> Path:
     """Check and return the path of the file of a page.
 
-    Raises TypeError, ValueError, OSError: path is no path, is empty, is a folder, or its folder
-        does not exist.
+    Raises:
+        TypeError, ValueError, OSError: path is no path, is empty, is a folder, or its folder does
+            not exist.
     """
     if not isinstance(path, str | PathLike):
         raise TypeError(f"path must name a file, got {brief(path)}.")
@@ -84,7 +85,8 @@ def write_whole(path: Path, content: bytes) -> None:
 
     The new file keeps the mode of the file that it replaces.
 
-    Raises OSError: the file cannot be written.
+    Raises:
+        OSError: the file cannot be written.
     """
     temporary = path.with_name(f".{path.name}.{uuid4().hex}")
     try:

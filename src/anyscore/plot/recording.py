@@ -136,7 +136,8 @@ def record(
 def to_numpy(x: Any, dtype: DTypeLike) -> NDArray[Any]:
     """Copy a tensor of any framework, on any device, to a NumPy array.
 
-    Raises TypeError, ValueError: x does not hold real numbers.
+    Raises:
+        TypeError, ValueError: x does not hold real numbers.
     """
     if isinstance(x, (list, tuple)):
         return np.stack([to_numpy(part, dtype) for part in x])
@@ -233,7 +234,8 @@ def _after(layer: Any, method: str, noted: Callable[..., None]) -> Callable[[], 
 def _some(name: str, chosen: Any) -> Any:
     """Return the chosen entries as `as_index` does.
 
-    Raises TypeError, ValueError: no integers, or an empty choice.
+    Raises:
+        TypeError, ValueError: no integers, or an empty choice.
     """
     found = as_index(name, chosen)
     if found == []:
@@ -244,7 +246,8 @@ def _some(name: str, chosen: Any) -> Any:
 def _four_axes(name: str, weights: Weights, choice: Mapping[str, Any]) -> Weights:
     """Reshape weights to (examples, heads, T_q, T_k).
 
-    Raises ValueError: fewer than two axes, or an empty choice.
+    Raises:
+        ValueError: fewer than two axes, or an empty choice.
     """
     shape = weights.shape
     if len(shape) < 2:

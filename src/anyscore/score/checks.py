@@ -29,7 +29,8 @@ _passed: dict[Any, Sizes] = {}
 def check_call(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> Sizes:
     """Check query, key, value and the score together; return the sizes of the call.
 
-    Raises TypeError, ValueError: as `check_tensors` and `check_score`.
+    Raises:
+        TypeError, ValueError: as `check_tensors` and `check_score`.
     """
 
     def check() -> Sizes:
@@ -61,7 +62,8 @@ def _signature(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> A
 def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> None:
     """Check that the score is an object or a callable, with parameters that fit the tensors.
 
-    Raises TypeError, ValueError: the score is neither, or a parameter does not fit.
+    Raises:
+        TypeError, ValueError: the score is neither, or a parameter does not fit.
     """
     if not isinstance(score, Score):
         if isinstance(score, str | type) or not callable(score):
@@ -152,7 +154,8 @@ def _check_number(name: str, x: Any, dtype: str, positive: bool) -> None:
 def check_widths(score: type[Score], d_q: int, d_k: int) -> None:
     """Check the widths of queries and keys for a score.
 
-    Raises ValueError: the score needs equal widths.
+    Raises:
+        ValueError: the score needs equal widths.
     """
     if score.equal_widths and d_q != d_k:
         raise ValueError(
@@ -164,7 +167,8 @@ def check_widths(score: type[Score], d_q: int, d_k: int) -> None:
 def check_scores(xp: Ops, scores: Any, query: Array, sizes: Sizes) -> None:
     """Check the scores of a callable: a tensor that broadcasts to (*lead, T_q, T_k).
 
-    Raises TypeError, ValueError: the scores are no such tensor.
+    Raises:
+        TypeError, ValueError: the scores are no such tensor.
     """
     if framework(scores) is None:
         raise TypeError(f"the score gave a {type(scores).__name__}, expected a tensor.")

@@ -120,7 +120,8 @@ class GATv2(Score):
     def lower(self, xp: Ops, query: Array, key: Array) -> Factors:
         """Lower to LeakyReLU: a = W_q q, b = W_k k, weight w_v; biases for slopes other than 0.2.
 
-        Raises ValueError: weights or slopes have more heads than the keys.
+        Raises:
+            ValueError: weights or slopes have more heads than the keys.
         """
         a, b = _project(xp, query, self.W_q), _project(xp, key, self.W_k)
         f = Factors(a, b, LEAKY_RELU, weight=self.w_v)

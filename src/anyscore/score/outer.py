@@ -20,7 +20,8 @@ from anyscore.ops import Array, Ops
 class Outer(NamedTuple):
     """An outer function: its name in `FUNCTIONS`, and its number c > 0.
 
-    Raises KeyError, when the function is used: no function has that name.
+    Raises:
+        KeyError: no function has that name. The first use raises the error.
     """
 
     name: str

@@ -25,7 +25,8 @@ class Pair:
     key: the identity of the pair for kernels: the name, and for a formula its content too. Another
         formula of the same name is therefore another pair.
 
-    Raises ValueError: another pair has that name.
+    Raises:
+        ValueError: another pair has that name.
     """
 
     name: str
@@ -70,8 +71,9 @@ class Pair:
         x, and log(1 + exp(x)) is read as softplus(x). The formula and both derivatives must be
         finite at a = b = 0. See docs/own_pair.md.
 
-        Raises TypeError: `formula` is neither a text nor a function. ValueError: the formula uses
-        other names than a and b, or has no derivative at 0.
+        Raises:
+            TypeError: `formula` is neither a text nor a function.
+            ValueError: the formula uses other names than a and b, or has no derivative at 0.
 
         >>> from anyscore.score.pairs import Pair
         >>> Pair.from_formula("softplus", "log(1 + exp(a + b))").name
@@ -99,7 +101,8 @@ def _place(function: Any) -> tuple[str, str]:
 def pair_named(key: str) -> Pair:
     """Return the pair of a key; operators of a framework take the key in place of the pair.
 
-    Raises ValueError: this process has made no such pair.
+    Raises:
+        ValueError: this process has made no such pair.
     """
     if key not in _KNOWN:
         raise ValueError(

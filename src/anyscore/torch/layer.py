@@ -20,7 +20,8 @@ from anyscore.ops.checks import find_framework
 def check_inputs(queries: Any, keys: Any, values: Any) -> None:
     """Check that queries, keys and values are tensors of PyTorch.
 
-    Raises TypeError: one of them is not.
+    Raises:
+        TypeError: one of them is not.
     """
     if isinstance(queries, Tensor) and isinstance(keys, Tensor) and isinstance(values, Tensor):
         return  # quickly
@@ -69,7 +70,8 @@ class Layer(nn.Module):
     def numpy_parameters(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return the state dict as NumPy arrays, half precision as float32.
 
-        Raises ValueError: the parameters have no shapes yet.
+        Raises:
+            ValueError: the parameters have no shapes yet.
 
         >>> from anyscore.torch import AdditiveAttention
         >>> arrays = AdditiveAttention(8, query_size=20, key_size=2).numpy_parameters()
@@ -88,6 +90,7 @@ class Layer(nn.Module):
 
         Names of other libraries are accepted, see `anyscore.layers.state_dicts`.
 
-        Raises RuntimeError: as `load_state_dict`, if names or shapes are not those of the layer.
+        Raises:
+            RuntimeError: as `load_state_dict`, if names or shapes are not those of the layer.
         """
         self.load_state_dict({name: torch.tensor(np.asarray(x)) for name, x in arrays.items()})

@@ -68,7 +68,8 @@ class SelfAttention(Projecting):
 
         Other arguments: as for `anyscore.attention`.
 
-        Raises TypeError, ValueError: as `anyscore.attention`.
+        Raises:
+            TypeError, ValueError: as `anyscore.attention`.
         """
         queries, keys, values = self.qkv(x).split(self._sizes.widths, dim=-1)
         options = {"mask": mask, "bias": bias, "bias_after": bias_after}
@@ -233,7 +234,8 @@ class MultiHeadAttention(Projecting):
         `step_weights` returns the weights of a step. mask, bias, bias_after: as for
         `Cache.attend`.
 
-        Raises TypeError, ValueError: as `Cache.append` and `Cache.attend`, before any work.
+        Raises:
+            TypeError, ValueError: as `Cache.append` and `Cache.attend`, before any work.
 
         >>> layer = MultiHeadAttention(16, 4, score="additive").eval()
         >>> cache = layer.make_cache(batch=2, capacity=10)
@@ -266,7 +268,8 @@ class MultiHeadAttention(Projecting):
 
         x, options: the arguments of the step. heads, examples: as for `last_weights`.
 
-        Raises TypeError, IndexError: as `last_weights`.
+        Raises:
+            TypeError, IndexError: as `last_weights`.
         """
         if torch.compiler.is_compiling():
             return None

@@ -29,7 +29,8 @@ class PackedCall(NamedTuple):
 
         Arguments: as for `chosen_weights`. examples: sequences; others are not computed.
 
-        Raises TypeError, IndexError: no integers, or an integer beyond its axis.
+        Raises:
+            TypeError, IndexError: no integers, or an integer beyond its axis.
         """
         of_queries, of_keys = self.sequences.cu_seqlens_q, self.sequences.cu_seqlens_k
         queries = list(pairwise(of_queries.tolist()))

@@ -37,8 +37,9 @@ class Replaced(MultiHeadAttention):
 
         mask: the `Sequences` that `Layer` builds from jagged nested tensors.
 
-        Raises TypeError, ValueError: as `MultiHeadAttention`; or nested tensors together with
-            key_padding_mask, attn_mask or batch_first=False.
+        Raises:
+            TypeError, ValueError: as `MultiHeadAttention`; or nested tensors together with
+                key_padding_mask, attn_mask or batch_first=False.
         """
         others = key_padding_mask is not None or attn_mask is not None
         if isinstance(mask, Sequences) and (others or not self.batch_first):

@@ -40,7 +40,8 @@ def native_masks(
     Both are booleans, True = may not attend, or floats to add to the scores, where −∞ is masked.
     The mask and the bias broadcast to (batch, n_heads, T_q, T_k).
 
-    Raises TypeError, ValueError: masks of other dtypes or shapes.
+    Raises:
+        TypeError, ValueError: masks of other dtypes or shapes.
     """
     masks: list[Mask] = [Causal("start")] if is_causal else []
     floats = None
@@ -71,7 +72,8 @@ def native_masks(
 def with_floats(floats: Tensor | None, bias_after: Any) -> Any:
     """Add the floats of a mask to a bias; return either if the other is None.
 
-    Raises ValueError: neither is None, and the bias is no tensor.
+    Raises:
+        ValueError: neither is None, and the bias is no tensor.
     """
     if floats is None or bias_after is None:
         return bias_after if floats is None else floats

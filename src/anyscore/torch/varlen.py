@@ -103,7 +103,8 @@ def _of_last(query: Tensor, within: Sequences, used: Any) -> Tensor:
 
     The last query has the position of the last used key.
 
-    Raises TypeError, ValueError: used is not (sequences,) integers.
+    Raises:
+        TypeError, ValueError: used is not (sequences,) integers.
     """
 
     def numbers(x: Any) -> Tensor:

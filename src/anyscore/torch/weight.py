@@ -52,7 +52,8 @@ class Weight(nn.Module):
     def bind(self, parameter: Parameter) -> None:
         """Set the shape and the initial values of the parameter, unless values were loaded.
 
-        Raises ValueError: the loaded tensor has another shape.
+        Raises:
+            ValueError: the loaded tensor has another shape.
         """
         self.parameter = parameter
         if is_lazy(self.weight):

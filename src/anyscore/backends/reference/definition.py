@@ -135,7 +135,8 @@ def masked_softmax(xp: Ops, x: Array, mask: Mask | None) -> Array:
     The softmax is computed in float32 or better and returned in the dtype of x. A row without
     attended entries is 0.
 
-    Raises TypeError, ValueError: x is not such a tensor, or the mask does not fit.
+    Raises:
+        TypeError, ValueError: x is not such a tensor, or the mask does not fit.
     """
     if problem := xp.layout_problem(x):
         raise TypeError(f"X is {problem}.")

@@ -13,7 +13,8 @@ from anyscore.masks.sequences import Sequences
 def _sequences(query: Any, key: Any, value: Any) -> Sequences | None:
     """Return the sequences of ragged tensors; None if a tensor cannot be packed.
 
-    Raises ValueError: the tensors have different sequences.
+    Raises:
+        ValueError: the tensors have different sequences.
     """
     tensors = {"query": query, "key": key, "value": value}
     if not all(_is_packed(x) for x in tensors.values()):

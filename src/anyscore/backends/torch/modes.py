@@ -161,7 +161,8 @@ def differentiable(tensors: Iterable[Tensor]) -> bool:
 def check_reverse_mode(name: str) -> None:
     """Check that a function without a `jvp` is not differentiated in forward mode.
 
-    Raises NotImplementedError: forward mode is active.
+    Raises:
+        NotImplementedError: forward mode is active.
     """
     if is_forward_mode():
         raise NotImplementedError(

@@ -17,7 +17,8 @@ from anyscore.masks.sequences import Sequences
 def sequences(query: Any, key: Any, value: Any) -> Sequences:
     """Return the sequences of nested tensors.
 
-    Raises TypeError, ValueError: a tensor is not nested, or not packed; sequences differ.
+    Raises:
+        TypeError, ValueError: a tensor is not nested, or not packed; sequences differ.
     """
     tensors: dict[str, Any] = {"query": query, "key": key, "value": value}
     _check_all_nested(tensors)

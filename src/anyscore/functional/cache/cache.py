@@ -146,8 +146,9 @@ class Cache:
         queries: their number. causal: True if each query attends up to its own position; False if
         it attends all tokens.
 
-        Raises TypeError, ValueError: `queries` is no number, or exceeds a known number of tokens;
-            with a window, the buffer lacks tokens of the first query's window.
+        Raises:
+            TypeError, ValueError: `queries` is no number, or exceeds a known number of tokens;
+                with a window, the buffer lacks tokens of the first query's window.
         """
         check_integers(0, queries=queries)
         if causal:
@@ -238,7 +239,8 @@ class Cache:
         beams: (B,), integers ≥ 0 of the first axis of keys and values. Compiled programs and
         accelerators do not check beams: JAX fills an entry beyond the batch with NaN.
 
-        Raises TypeError, ValueError: other beams, or a cache whose keys or values have no batch.
+        Raises:
+            TypeError, ValueError: other beams, or a cache whose keys or values have no batch.
         """
         backend, buffers = backend_of(self.values)
         index = check_beams(backend.xp, buffers, beams, self.b, self.values)

@@ -19,7 +19,8 @@ from anyscore.score.factors import Factors
 def backend_of(x: Array) -> tuple[Backend, Buffers]:
     """Return the backend of a tensor, and its `Buffers`.
 
-    Raises TypeError: the framework of the tensor has no buffers.
+    Raises:
+        TypeError: the framework of the tensor has no buffers.
     """
     name = framework(x) or ""
     backend = backends.load(name)
@@ -48,7 +49,8 @@ def check_score_of(score: Any, held: type[Score], scalar_fields: str, call: str)
     A field is not compared if one of the two scores holds a tensor there. call: the call to show
     in the message.
 
-    Raises ValueError: the class or a scalar field differs.
+    Raises:
+        ValueError: the class or a scalar field differs.
     """
     if type(score) is held:
         # Most scores of layers have tensors alone.
@@ -70,7 +72,8 @@ def check_score_of(score: Any, held: type[Score], scalar_fields: str, call: str)
 def check_queries(queries: int, known: int | None) -> None:
     """Check that there are at most as many causal queries as tokens, if their number is known.
 
-    Raises ValueError: there are more queries.
+    Raises:
+        ValueError: there are more queries.
     """
     if known is not None and queries > known:
         raise ValueError(
@@ -86,7 +89,8 @@ def lower_tokens(
     query: empty queries of the width that the score expects; derived from the score if None.
     held: the values of the cache; None before the cache exists.
 
-    Raises TypeError, ValueError: as `attention`.
+    Raises:
+        TypeError, ValueError: as `attention`.
     """
     find_framework(key=key, value=value)
     backend, _ = backend_of(key)
@@ -114,7 +118,8 @@ def lower_tokens(
 def check_rank(name: str, x: Array) -> None:
     """Check that x is (..., tokens, width).
 
-    Raises ValueError: x has fewer than two axes.
+    Raises:
+        ValueError: x has fewer than two axes.
     """
     if len(x.shape) < 2:
         raise ValueError(
@@ -125,7 +130,8 @@ def check_rank(name: str, x: Array) -> None:
 def _check_pair(xp: Ops, key: Array, value: Array) -> None:
     """Check the dtypes and shapes of keys and values against each other, without queries.
 
-    Raises TypeError, ValueError: keys and values do not fit.
+    Raises:
+        TypeError, ValueError: keys and values do not fit.
     """
     for name, x in (("key", key), ("value", value)):
         check_devices(xp, x, **{name: x})
@@ -147,7 +153,8 @@ def _check_pair(xp: Ops, key: Array, value: Array) -> None:
 def check_rows(xp: Ops, name: str, rows: Array, held: Array) -> None:
     """Check that rows of a key or a value have the shape and dtype of the rows of a cache.
 
-    Raises TypeError, ValueError: the shape or the dtype differs.
+    Raises:
+        TypeError, ValueError: the shape or the dtype differs.
     """
     got, known = xp.shape(rows), xp.shape(held)
     if (*got[:-2], got[-1]) != (*known[:-2], known[-1]):
@@ -166,7 +173,8 @@ def check_rows(xp: Ops, name: str, rows: Array, held: Array) -> None:
 def check_bias(score: str, bias: Array | None, held: Array | None) -> None:
     """Check that a score has a bias of keys exactly if a cache holds one.
 
-    Raises ValueError: only one of the two has a bias.
+    Raises:
+        ValueError: only one of the two has a bias.
     """
     if (bias is None) != (held is None):
         raise ValueError(
@@ -182,7 +190,8 @@ def check_room(length: int | None, count: int, capacity: int, wraps: bool) -> No
     length: the number of tokens in the cache; None if unknown. wraps: True if new tokens overwrite
     the oldest.
 
-    Raises ValueError: the cache is full, or its length is invalid.
+    Raises:
+        ValueError: the cache is full, or its length is invalid.
     """
     if wraps and count > capacity:
         raise ValueError(
@@ -205,8 +214,9 @@ def check_room(length: int | None, count: int, capacity: int, wraps: bool) -> No
 def check_beams(xp: Ops, buffers: Buffers, beams: Any, b: Array, values: Array) -> Array:
     """Check the beams of a cache that holds b and values; return the beams as a tensor.
 
-    Raises TypeError, ValueError: beams are not (B,) integers from 0 to B − 1, or the cache has no
-        batch.
+    Raises:
+        TypeError, ValueError: beams are not (B,) integers from 0 to B − 1, or the cache has no
+            batch.
     """
     of_keys, of_values = xp.shape(b), xp.shape(values)
     if len(of_keys) < 3 or len(of_values) < 3 or of_keys[0] != of_values[0]:

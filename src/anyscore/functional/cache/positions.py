@@ -49,7 +49,8 @@ class CachePositions:
     def mask(self, window: int, causal: bool = True) -> Mask:
         """Return the mask of a window of so many tokens, each query's own included.
 
-        Raises ValueError: the buffer lacks tokens of a query's window, or causal is False.
+        Raises:
+            ValueError: the buffer lacks tokens of a query's window, or causal is False.
         """
         if not causal:
             raise ValueError("a window is of causal attention: with causal=False leave it out.")
@@ -110,7 +111,8 @@ class PositionMask(Mask):
 def mask_by_row(at: CachePositions, mask: Mask) -> Mask:
     """Return a mask of positions as a mask of buffer rows.
 
-    Raises TypeError: the rows wrap, and the mask does not count positions.
+    Raises:
+        TypeError: the rows wrap, and the mask does not count positions.
     """
 
     def placed(part: Mask) -> Mask:

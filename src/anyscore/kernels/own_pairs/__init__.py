@@ -22,7 +22,8 @@ def load(formula: Formula, sums: str, isa: str, core: Path, headers: str) -> int
     sums: "float" or "double". isa: the core's instruction set. core: the path of the core. headers:
     the core's digest of the headers that libraries share with it.
 
-    Raises CannotCompileError: there is no compiler, or compiling fails, or the headers differ.
+    Raises:
+        CannotCompileError: there is no compiler, or compiling fails, or the headers differ.
     """
     folder = _headers(core)
     if "".join(_digest(folder / name) for name in _SHARED) != headers:

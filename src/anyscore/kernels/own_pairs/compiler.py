@@ -46,7 +46,8 @@ def libraries(source: str, headers: Path, isa: str) -> Generator[Path, None, Non
 
     isa: an instruction set by the core's name. A path is valid until the next one is requested.
 
-    Raises CannotCompileError: there is no compiler, or compiling fails.
+    Raises:
+        CannotCompileError: there is no compiler, or compiling fails.
     """
     command, version = _compiler()
     options = flags(isa)

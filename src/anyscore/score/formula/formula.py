@@ -55,7 +55,8 @@ class Formula:
 def formula_of(formula: str | Callable[[Any, Any], Any]) -> Formula:
     """Return the formula of a text, or of a function of a and b.
 
-    Raises ValueError: the formula is invalid, lacks a or b, or has no derivative at a = b = 0.
+    Raises:
+        ValueError: the formula is invalid, lacks a or b, or has no derivative at a = b = 0.
     """
     text = formula if isinstance(formula, str) else getattr(formula, "__name__", repr(formula))
     if not isinstance(formula, str) and not callable(formula):

@@ -25,7 +25,8 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
 def of_text(text: str) -> Term:
     """Return the term of a text.
 
-    Raises ValueError: the text is no formula.
+    Raises:
+        ValueError: the text is no formula.
     """
     if len(text) > LONGEST_TEXT:
         raise ValueError(f"it has {len(text)} characters, more than {LONGEST_TEXT}.")
@@ -41,7 +42,8 @@ def of_text(text: str) -> Term:
 def of_function(function: Callable[[Any, Any], Any]) -> Term:
     """Return the term that a function of a and b returns.
 
-    Raises ValueError: the function returns no term.
+    Raises:
+        ValueError: the function returns no term.
     """
     try:
         taken = [

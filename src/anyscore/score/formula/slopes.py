@@ -12,7 +12,8 @@ def with_slopes(rows: tuple[Row, ...]) -> tuple[tuple[Row, ...], tuple[int, int,
 
     rows: the last row is the value.
 
-    Raises ValueError: a derivative is not a number.
+    Raises:
+        ValueError: a derivative is not a number.
     """
     more, slopes = with_every_slope(rows)
     made, (value, by_a, by_b) = pruned(more, (len(rows) - 1, *slopes[-1]))
@@ -22,7 +23,8 @@ def with_slopes(rows: tuple[Row, ...]) -> tuple[tuple[Row, ...], tuple[int, int,
 def with_every_slope(rows: tuple[Row, ...]) -> tuple[list[Row], list[tuple[int, int]]]:
     """Return rows with derivatives appended, and for each row the indices of its derivatives.
 
-    Raises ValueError: a derivative is not a number.
+    Raises:
+        ValueError: a derivative is not a number.
     """
     tape = Tape(rows)
     zero, one = tape.number(0), tape.number(1)

@@ -47,7 +47,8 @@ class Steps(NamedTuple):
 def steps_of(rows: tuple[Row, ...]) -> Steps:
     """Return the steps that compute the last row.
 
-    Raises ValueError: the steps are more than MOST.
+    Raises:
+        ValueError: the steps are more than MOST.
     """
     branches: dict[int, Branch] = {}
     for place, point in _points(rows).items():  # in order: branches have branches

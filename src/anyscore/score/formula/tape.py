@@ -53,7 +53,8 @@ class Tape:
     def number(self, x: float) -> int:
         """Return the index of a number.
 
-        Raises ValueError: the number is not finite.
+        Raises:
+            ValueError: the number is not finite.
         """
         if not math.isfinite(x):
             raise ValueError(f"the number {x} is not finite.")
@@ -97,7 +98,8 @@ class Tape:
     def div(self, x: int, y: int) -> int:
         """Return x / y.
 
-        Raises ValueError: y is 0.
+        Raises:
+            ValueError: y is 0.
         """
         one, other = self.known(x), self.known(y)
         if other == 0:
@@ -118,7 +120,8 @@ class Tape:
     def power(self, x: int, exponent: float) -> int:
         """Return x to a whole or half-integer power by products, a division and a square root.
 
-        Raises ValueError: the exponent is another.
+        Raises:
+            ValueError: the exponent is another.
         """
         if 2 * exponent != int(2 * exponent) or abs(exponent) > 64:
             raise ValueError(

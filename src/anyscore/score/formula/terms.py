@@ -131,7 +131,8 @@ class Term:
 def term(tape: Tape, x: Any) -> Term:
     """Return a term, or a number as a term.
 
-    Raises TypeError: x is neither.
+    Raises:
+        TypeError: x is neither.
     """
     return x if isinstance(x, Term) else Term(tape, _place(tape, x))
 

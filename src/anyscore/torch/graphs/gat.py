@@ -23,7 +23,8 @@ class GATConv(GraphLayer):
     State dict, as in `torch_geometric.nn.GATConv` 2.8: lin.weight, or lin_src.weight and
     lin_dst.weight; att_src, att_dst, att_edge (1, H, C); bias, lin_edge.weight, res.weight.
 
-    Raises TypeError, ValueError: sizes that are no integers ≥ 1, or a dropout outside [0, 1).
+    Raises:
+        TypeError, ValueError: sizes that are no integers ≥ 1, or a dropout outside [0, 1).
 
     Source: Veličković et al. 2018, Graph Attention Networks, eq. 3.
 
@@ -95,7 +96,8 @@ class GATConv(GraphLayer):
         Targets may be None: then scores depend on sources and edges alone, without a residual.
         size: the numbers of sources and of targets, for targets that are None.
 
-        Raises TypeError, ValueError: tensors of other shapes or types, or unknown nodes.
+        Raises:
+            TypeError, ValueError: tensors of other shapes or types, or unknown nodes.
         """
         loops = self.add_self_loops, self.fill_value
         graph = self.take(x, edge_index, edge_attr, loops, size)

@@ -37,7 +37,8 @@ class GATv2Conv(GraphLayer):
     State dict, as in `torch_geometric.nn.GATv2Conv` 2.8: lin_l.weight, lin_l.bias, lin_r.weight,
     lin_r.bias, att (1, H, C), bias, lin_edge.weight, res.weight.
 
-    Raises TypeError, ValueError: sizes that are no integers ≥ 1, or a dropout outside [0, 1).
+    Raises:
+        TypeError, ValueError: sizes that are no integers ≥ 1, or a dropout outside [0, 1).
 
     Source: Brody et al. 2022, How Attentive are Graph Attention Networks?, eq. 7.
 
@@ -103,7 +104,8 @@ class GATv2Conv(GraphLayer):
         Return (targets, H · C), or (targets, C) with concat=False. With return_attention_weights
         return (output, (edge_index, weights (E, H))), added self-loops included.
 
-        Raises TypeError, ValueError: tensors of other shapes or types, or unknown nodes.
+        Raises:
+            TypeError, ValueError: tensors of other shapes or types, or unknown nodes.
         """
         loops = self.add_self_loops, self.fill_value
         graph = self.take(x, edge_index, edge_attr, loops)

@@ -78,7 +78,8 @@ class GraphLayer(Layer):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Call the layer, see `Layer`.
 
-        Raises TypeError: torch_geometric transforms the model, as `to_hetero` does.
+        Raises:
+            TypeError: torch_geometric transforms the model, as `to_hetero` does.
         """
         for x in (*args, *kwargs.values()):
             if isinstance(x, Proxy) and type(x.tracer).__module__.startswith("torch_geometric."):
@@ -119,7 +120,8 @@ class GraphLayer(Layer):
         size: the numbers of sources and of targets; without targets and size the two are equal.
         own_keys: True if each edge has its own key.
 
-        Raises TypeError, ValueError: tensors of other shapes or types, or unknown nodes.
+        Raises:
+            TypeError, ValueError: tensors of other shapes or types, or unknown nodes.
         """
         both = (x, x) if isinstance(x, Tensor) else x
         if not isinstance(both, tuple | list) or len(both) != 2:
@@ -207,7 +209,8 @@ class GraphLayer(Layer):
 def _check_pairs(edge_index: Any) -> None:
     """Check that edge_index is a dense tensor of integers (2, E).
 
-    Raises TypeError, ValueError: another layout, dtype or shape.
+    Raises:
+        TypeError, ValueError: another layout, dtype or shape.
     """
     is_tensor = isinstance(edge_index, Tensor)
     is_sparse = is_tensor and edge_index.layout != torch.strided

@@ -54,7 +54,8 @@ class Neighbours:
 
         fill: the features of added self-loops, or the name of a reduction over incoming edges.
 
-        Raises ValueError: an unknown reduction.
+        Raises:
+            ValueError: an unknown reduction.
         """
         if self.own is not None and self.kept is not None:
             given = self._with_loops(given[self.kept], self.own[1], fill)

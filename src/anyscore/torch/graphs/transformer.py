@@ -27,7 +27,8 @@ class TransformerConv(GraphLayer):
     State dict, as in `torch_geometric.nn.TransformerConv` 2.8: lin_key, lin_query, lin_value,
     lin_skip, lin_edge, lin_beta.
 
-    Raises TypeError, ValueError: sizes that are no integers ≥ 1, or a dropout outside [0, 1).
+    Raises:
+        TypeError, ValueError: sizes that are no integers ≥ 1, or a dropout outside [0, 1).
 
     Source: Shi et al. 2021, Masked Label Prediction, eq. 3 to 5.
 
@@ -79,7 +80,8 @@ class TransformerConv(GraphLayer):
 
         As in PyTorch Geometric, any `return_attention_weights` except None returns weights.
 
-        Raises TypeError, ValueError: tensors of other shapes or types, or unknown nodes.
+        Raises:
+            TypeError, ValueError: tensors of other shapes or types, or unknown nodes.
         """
         with_weights = return_attention_weights is not None
         graph = self.take(x, edge_index, edge_attr, own_keys=edge_attr is not None)

@@ -115,7 +115,8 @@ class Pointer(Layer):
 
         No step points to keys that valid_lens or mask forbid; calls need not repeat either.
 
-        Raises ValueError: the layer does not know its widths yet.
+        Raises:
+            ValueError: the layer does not know its widths yet.
         """
         pointing = self.pointing.prepare_keys(keys, valid_lens, mask=mask)
         glimpse = self.glimpse
@@ -259,8 +260,9 @@ def unvisited(nodes: Tensor, n: int) -> Tensor:
     nodes: (B, steps), int64; −1 after the end of a sequence. n: the number of keys. Return boolean
     (B, steps, n): True if no earlier step visits the key.
 
-    Raises TypeError, ValueError: nodes are no integers (B, steps) from −1 to n − 1. Values are
-    checked only if reading them does not wait for a device.
+    Raises:
+        TypeError, ValueError: nodes are no integers (B, steps) from −1 to n − 1. Values are
+            checked only if reading them does not wait for a device.
 
     >>> unvisited(torch.tensor([[2, 0]]), 3).int()
     tensor([[[1, 1, 1],

@@ -30,8 +30,9 @@ def chunkwise(alignment: Tensor, energies: Tensor, width: int) -> Tensor:
     Return β (..., T_q, T_k). The weight α of a chunk without allowed keys is dropped. Derivatives
     are of first order.
 
-    Raises TypeError, ValueError: tensors of unequal shapes or without floating point, or a width
-    that is no integer ≥ 1.
+    Raises:
+        TypeError, ValueError: tensors of unequal shapes or without floating point, or a width that
+            is no integer ≥ 1.
 
     Source: Chiu & Raffel 2018, Monotonic Chunkwise Attention, eq. 11 to 13.
 

@@ -30,7 +30,8 @@ class ForwardAttention(ScoredAttention):
         agent: None for u = ½. Or a module such as torch.nn.Linear(d_v + d_q, 1), which maps
             [output; query] of a step to the logit of u of the next step; u_1 = ½.
 
-    Raises TypeError, ValueError: as `Attention`, or an agent that cannot be called.
+    Raises:
+        TypeError, ValueError: as `Attention`, or an agent that cannot be called.
 
     Source: Zhang et al. 2018, Forward Attention in Sequence-to-Sequence Acoustic Modeling,
     algorithms 1 and 2.
@@ -60,8 +61,9 @@ class ForwardAttention(ScoredAttention):
     def step(self, query: Tensor, state: State) -> Step:
         """Attend with one query (B, d_q) of each sequence.
 
-        Raises TypeError, ValueError: a query of another type or shape, a state of another layer,
-        or an agent that returns no logits (B, 1).
+        Raises:
+            TypeError, ValueError: a query of another type or shape, a state of another layer, or
+                an agent that returns no logits (B, 1).
         """
         step = super().step(query, state)
         if self.agent is None:

@@ -36,8 +36,9 @@ def forward_alignment(
     Return α (..., T_q, T_k). A query without reachable allowed keys has weights 0, and so have all
     later queries. Derivatives are of first order.
 
-    Raises TypeError, ValueError: tensors of other shapes or without floating point, or a number
-    outside [0, 1].
+    Raises:
+        TypeError, ValueError: tensors of other shapes or without floating point, or a number
+            outside [0, 1].
 
     Source: Zhang et al. 2018, Forward Attention in Sequence-to-Sequence Acoustic Modeling, eq. 7
     to 9 and algorithms 1 and 2.

@@ -81,7 +81,8 @@ class LocationSensitive(StepwiseAttention):
     Inside `ForwardAttention`, `MonotonicAttention` and `MoChA` the outer layer computes the
     weights, the initial weights and the peaks of windows. Derivatives are of first order.
 
-    Raises TypeError, ValueError: sizes that are no integers ≥ 1, an even kernel, unknown options.
+    Raises:
+        TypeError, ValueError: sizes that are no integers ≥ 1, an even kernel, unknown options.
 
     Sources: Chorowski et al. 2015, Attention-Based Models for Speech Recognition, eq. 8, 9, and
     2.2 and 2.3 for smoothing and windows; Shen et al. 2018, Tacotron 2, section 2.2.
@@ -152,7 +153,8 @@ class LocationSensitive(StepwiseAttention):
 
         Energies of masked keys, and of keys outside the window, are arbitrary.
 
-        Raises TypeError, ValueError: a query of another width or dtype.
+        Raises:
+            TypeError, ValueError: a query of another width or dtype.
         """
         self._check("query", query, self.query_size)
         keys: LocationKeys = state.keys
@@ -212,7 +214,8 @@ class LocationSensitive(StepwiseAttention):
     def _check(self, name: str, x: Tensor, width: int) -> None:
         """Check that queries or keys have the layer's width and dtype.
 
-        Raises TypeError, ValueError: another width or dtype.
+        Raises:
+            TypeError, ValueError: another width or dtype.
         """
         if x.shape[-1] != width:
             raise ValueError(f"{name} has shape {tuple(x.shape)}, expected (..., {width}).")

@@ -44,7 +44,8 @@ class MonotonicAttention(ScoredAttention):
     The published e has w_v = g · v / ‖v‖, another parametrization of the same function. Use
     torch.nn.utils.parametrizations.weight_norm(layer.energy.w_v, dim=None) to train it so.
 
-    Raises TypeError, ValueError: as `Attention`, or a noise below 0.
+    Raises:
+        TypeError, ValueError: as `Attention`, or a noise below 0.
 
     Source: Raffel et al. 2017, Online and Linear-Time Attention by Enforcing Monotonic Alignments,
     eq. 8 to 16 and algorithm 1.
@@ -125,7 +126,8 @@ class MoChA(MonotonicAttention):
             d_k; or a layer `Attention`.
         noise, offset, hard: as for `MonotonicAttention`.
 
-    Raises TypeError, ValueError: as `MonotonicAttention`, or a width that is no integer ≥ 1.
+    Raises:
+        TypeError, ValueError: as `MonotonicAttention`, or a width that is no integer ≥ 1.
 
     Source: Chiu & Raffel 2018, Monotonic Chunkwise Attention, eq. 6 to 13.
 

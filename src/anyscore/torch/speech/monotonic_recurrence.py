@@ -33,7 +33,8 @@ def monotonic_alignment(p: Tensor, previous: Tensor | None = None) -> Tensor:
 
     Return α (..., T_q, T_k). Derivatives are of first order.
 
-    Raises TypeError, ValueError: tensors of other shapes or without floating point.
+    Raises:
+        TypeError, ValueError: tensors of other shapes or without floating point.
 
     Source: Raffel et al. 2017, Online and Linear-Time Attention by Enforcing Monotonic Alignments,
     eq. 8 to 10.
@@ -61,7 +62,8 @@ def monotonic_alignment(p: Tensor, previous: Tensor | None = None) -> Tensor:
 def check_matrix(**tensors: Any) -> None:
     """Check that tensors are of floating point and (..., T_q, T_k).
 
-    Raises TypeError, ValueError: another dtype, or fewer than two axes.
+    Raises:
+        TypeError, ValueError: another dtype, or fewer than two axes.
     """
     for name, x in tensors.items():
         _check_floats(name, x)
@@ -78,7 +80,8 @@ def _check_floats(name: str, x: Any) -> None:
 def check_shape(shape: tuple[int, ...], **tensors: Any) -> None:
     """Check that tensors are of floating point and have a shape.
 
-    Raises TypeError, ValueError: another dtype or shape.
+    Raises:
+        TypeError, ValueError: another dtype or shape.
     """
     for name, x in tensors.items():
         _check_floats(name, x)

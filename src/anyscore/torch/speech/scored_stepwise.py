@@ -21,8 +21,9 @@ def energy_layer(
 ) -> Attention | LocationSensitive:
     """Return the layer that computes energies: `score` if it is a layer, else a new `Attention`.
 
-    Raises TypeError, ValueError: options together with a layer; or a layer with options beyond
-    energies (dropout, sink, normalizer, smoothing), which belong to the outer layer.
+    Raises:
+        TypeError, ValueError: options together with a layer; or a layer with options beyond
+            energies (dropout, sink, normalizer, smoothing), which belong to the outer layer.
     """
     options = {name: x for name, x in options.items() if x is not None}
     if not isinstance(score, Attention | LocationSensitive):

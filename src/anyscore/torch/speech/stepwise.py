@@ -107,7 +107,8 @@ class StepwiseAttention(Layer):
         valid_lens: (B,), the number of keys of each sequence. mask: (B, T_k), True = may be
         attended. Masked keys are not read, NaN included; their weights and gradients are 0.
 
-        Raises TypeError, ValueError: tensors of other types or shapes.
+        Raises:
+            TypeError, ValueError: tensors of other types or shapes.
         """
         keys, values, allowed = open_keys(keys, values, valid_lens, mask)
         weights = self._initial(keys, allowed)
@@ -118,7 +119,8 @@ class StepwiseAttention(Layer):
     def step(self, query: Tensor, state: State) -> Step:
         """Attend with one query (B, d_q) of each sequence.
 
-        Raises TypeError, ValueError: a query of another type or shape, or a state of another layer.
+        Raises:
+            TypeError, ValueError: a query of another type or shape, or a state of another layer.
         """
         self._check_state(state)
         check_inputs(query, state.values, state.values)
@@ -148,7 +150,8 @@ class StepwiseAttention(Layer):
 
         Return the output (B, T_q, d_v), or (output, weights (B, T_q, T_k)) with `return_weights`.
 
-        Raises TypeError, ValueError: tensors of other types or shapes.
+        Raises:
+            TypeError, ValueError: tensors of other types or shapes.
         """
         check_queries(queries, keys)
         output, weights = self._attend(queries, keys, values, valid_lens, mask)
@@ -173,7 +176,8 @@ class StepwiseAttention(Layer):
     def _check_state(self, state: Any) -> None:
         """Check that the state comes from a layer of this class and these sizes.
 
-        Raises TypeError: the state comes from another layer, or is no `State`.
+        Raises:
+            TypeError: the state comes from another layer, or is no `State`.
         """
         if isinstance(state, State):
             name = state.kind.name if state.kind else "of no name"
@@ -206,7 +210,8 @@ class StepwiseAttention(Layer):
 def check_queries(queries: Any, keys: Any) -> None:
     """Check queries (B, T_q, d_q) against keys (B, T_k, d_k).
 
-    Raises TypeError, ValueError: queries have another type or shape.
+    Raises:
+        TypeError, ValueError: queries have another type or shape.
     """
     check_inputs(queries, keys, keys)
     if queries.dim() != 3 or len(queries) != len(keys):
@@ -220,7 +225,8 @@ def open_keys(
 ) -> tuple[Tensor, Tensor, Tensor | None]:
     """Return (keys, values, allowed): masked rows are 0; allowed is boolean (B, T_k), None: all.
 
-    Raises TypeError, ValueError: as `StepwiseAttention.start`.
+    Raises:
+        TypeError, ValueError: as `StepwiseAttention.start`.
     """
     values = keys if values is None else values
     check_inputs(keys, keys, values)
