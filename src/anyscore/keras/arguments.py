@@ -38,7 +38,7 @@ def by_our_names(
 
     With value= and without key= the keys are the values, as in Keras. The same tensor may have
     several names. positional: names of the positional arguments, in order.
-    ours: a mapping from Keras's names to anyscore's.
+    `ours` maps Keras's names to anyscore's.
 
     Raises:
         TypeError: too many arguments, or two tensors for one argument.

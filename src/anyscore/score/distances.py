@@ -17,10 +17,27 @@ from anyscore.score.scales import number, scaled
 
 @dataclass(frozen=True, eq=False)
 class Gaussian(Score):
-    """s = −‖q − k‖² / (2σ²), of d_q = d_k = d; σ > 0: a number or a tensor (...).
+    """Gaussian kernel: nearer keys get more weight.
 
-    Initialisation: σ = (2d)^¼, so the variance of the score is 1. Source: Nadaraya 1964 and Watson
-    1964; with a Gaussian kernel their estimator is this attention.
+        s(q, k) = −‖q − k‖² / (2σ²)
+
+    With this score attention is the Nadaraya-Watson estimator. Queries and keys have one width,
+    d_q = d_k = d.
+
+    Args:
+        sigma: the bandwidth σ > 0 in units of the distance; a number or a tensor (...) of leading
+            dimensions. By default 1.
+
+    Layers learn log σ and start at σ = (2d)^¼. The initial variance of the score is then 1.
+
+    Source: Nadaraya 1964, On Estimating Regression; Watson 1964, Smooth Regression Analysis.
+
+    >>> import numpy as np
+    >>> from anyscore import Gaussian, attention
+    >>> x, y = np.array([[0.0], [1.0], [3.0]]), np.array([[0.0], [10.0], [90.0]])
+    >>> found = attention(np.array([[1.0]]), x, y, score=Gaussian(0.5), return_weights=True)
+    >>> found.weights.round(3), found.output.round(2)       # the nearest key, x = 1, dominates
+    (array([[0.119, 0.881, 0.   ]]), array([[8.83]]))
     """
 
     sigma: Any = 1.0
@@ -42,10 +59,25 @@ class Gaussian(Score):
 
 @dataclass(frozen=True, eq=False)
 class Laplace(Score):
-    """s = −‖q − k‖₁ / σ, of d_q = d_k = d; σ > 0: a number or a tensor (...).
+    """Laplace kernel: minus the sum of absolute differences.
 
-    Initialisation: σ = √d (variance 0.73). Source: Kim et al. 2019 (Attentive Neural Processes),
-    section 3, "Laplace".
+        s(q, k) = −‖q − k‖₁ / σ
+
+    Queries and keys have one width, d_q = d_k = d. One outlying feature counts less than in
+    `Gaussian`, which squares it.
+
+    Args:
+        sigma: σ > 0 in units of the distance; a number or a tensor (...) of leading dimensions. By
+            default 1.
+
+    Layers learn log σ and start at σ = √d. The initial variance of the score is then 0.73.
+
+    Source: Kim et al. 2019, Attentive Neural Processes, section 3, "Laplace".
+
+    >>> import numpy as np
+    >>> from anyscore import Laplace, scores
+    >>> scores(np.zeros((1, 2)), np.array([[3.0, 4.0], [1.0, 0.0]]), score=Laplace())
+    array([[-7., -1.]])
     """
 
     sigma: Any = 1.0
@@ -67,13 +99,26 @@ class Laplace(Score):
 
 @dataclass(frozen=True, eq=False)
 class Euclidean(Score):
-    """s = −‖q − k‖ / σ, of d_q = d_k = d; σ > 0: a number or a tensor (...).
+    """Minus the Euclidean distance.
 
-    At q = k the derivatives are 0.
+        s(q, k) = −‖q − k‖ / σ
 
-    Initialisation: σ = √(2d − 4 Γ((d+1)/2)² / Γ(d/2)²), the standard deviation of the distance,
-    about 1. Source: Rasmussen and Williams 2006 (Gaussian Processes for Machine Learning), eq.
-    4.18: weights by the exponential kernel, which is Matérn's of ν = 1/2.
+    The weights are those of the exponential kernel, the Matérn kernel of ν = 1/2. Queries and keys
+    have one width, d_q = d_k = d. At q = k the derivatives are 0.
+
+    Args:
+        sigma: σ > 0 in units of the distance; a number or a tensor (...) of leading dimensions. By
+            default 1.
+
+    Layers learn log σ and start at σ = √(2d − 4 Γ((d+1)/2)² / Γ(d/2)²), about 1. The initial
+    variance of the score is then 1.
+
+    Source: Rasmussen and Williams 2006, Gaussian Processes for Machine Learning, eq. 4.18.
+
+    >>> import numpy as np
+    >>> from anyscore import Euclidean, scores
+    >>> scores(np.zeros((1, 2)), np.array([[3.0, 4.0], [1.0, 0.0]]), score=Euclidean())
+    array([[-5., -1.]])
     """
 
     sigma: Any = 1.0
@@ -97,15 +142,30 @@ class Euclidean(Score):
 
 @dataclass(frozen=True, eq=False)
 class StudentT(Score):
-    """s = −(ν + 1)/2 · log(1 + ‖q − k‖² / (νσ²)), of d_q = d_k = d.
+    """Student's t kernel: weights fall with a power of the distance, so far keys keep weight.
 
-    ν > 0: a number. σ > 0: a number or a tensor (...).
+        s(q, k) = −(ν + 1)/2 · log(1 + ‖q − k‖² / (νσ²))
 
-    Weights fall with a power of the distance, not exponentially, so far keys keep weight. For ν → ∞
-    the score is `Gaussian`.
+    Queries and keys have one width, d_q = d_k = d. For ν → ∞ the score is `Gaussian`.
 
-    Initialisation: ν = √(2d), fixed, and σ = 1 (variance 1 from d = 8 on; 0.9 of 4, 0.54 of 1).
-    Source: van der Maaten and Hinton 2008 (t-SNE), eq. 4, ν = 1; Xie et al. 2016 (DEC), eq. 1.
+    Args:
+        nu: ν > 0, the degrees of freedom; a number. By default 1, the Cauchy distribution.
+        sigma: σ > 0 in units of the distance; a number or a tensor (...) of leading dimensions. By
+            default 1.
+
+    Layers fix ν = √(2d), learn log σ and start at σ = 1. The initial variance of the score is then
+    1 from d = 8 on; 0.9 for d = 4, and 0.54 for d = 1.
+
+    Sources: van der Maaten and Hinton 2008, Visualizing Data using t-SNE, eq. 4, with ν = 1; Xie
+    et al. 2016, Unsupervised Deep Embedding for Clustering Analysis, eq. 1.
+
+    >>> import numpy as np
+    >>> from anyscore import Gaussian, StudentT, scores
+    >>> query, keys = np.zeros((1, 1)), np.array([[0.0], [1.0], [3.0]])
+    >>> np.exp(scores(query, keys, score=StudentT())).round(3)
+    array([[1. , 0.5, 0.1]])
+    >>> np.exp(scores(query, keys, score=Gaussian())).round(3)
+    array([[1.   , 0.607, 0.011]])
     """
 
     nu: Any = 1.0
@@ -130,15 +190,29 @@ class StudentT(Score):
 
 @dataclass(frozen=True, eq=False)
 class Lorentz(Score):
-    """s = −scale · arcosh(x̂₀ŷ₀ − x̂·ŷ), x = q/σ, y = k/σ, x̂ = (√(1 + ‖x‖²), x).
+    """Minus the hyperbolic distance, for keys that form a tree.
 
-    arcosh(…) is the hyperbolic distance of the points above x and y on the hyperboloid. σ > 0 is
-    the radius of curvature: a number or a tensor (...) of key heads. scale > 0: a number. d_q = d_k
-    = d. At q = k the derivatives are 0.
+        s(q, k) = −scale · arcosh(√(1 + ‖x‖²) √(1 + ‖y‖²) − xᵀy)        x = q/σ,  y = k/σ
 
-    Initialisation: σ = 1, and scale = √((d + 2)/2), fixed (variance 1 within an eighth from d = 2
-    on, 0.65 of 1). Source: Gulcehre et al. 2019 (Hyperbolic Attention Networks), section 3.2, with
-    β = scale; the hyperboloid is from Nickel and Kiela 2018, section 3.1.
+    arcosh(…) is the hyperbolic distance of the points above x and y on the hyperboloid. Queries
+    and keys have one width, d_q = d_k = d. At q = k the derivatives are 0.
+
+    Args:
+        sigma: σ > 0, the radius of curvature in units of queries and keys; a number, or a tensor
+            (...) of key heads. By default 1.
+        scale: a number > 0. By default 1.
+
+    Layers learn log σ, start at σ = 1 and fix scale = √((d + 2)/2). The initial variance of the
+    score is then within an eighth of 1 from d = 2 on, and 0.65 for d = 1.
+
+    Sources: Gulcehre et al. 2019, Hyperbolic Attention Networks, section 3.2, with β = scale;
+    Nickel and Kiela 2018, Learning Continuous Hierarchies in the Lorentz Model, section 3.1.
+
+    >>> import numpy as np
+    >>> from anyscore import Lorentz, scores
+    >>> keys = np.array([[1.0], [10.0], [100.0]])           # distances grow like logarithms
+    >>> scores(np.zeros((1, 1)), keys, score=Lorentz()).round(2)
+    array([[-0.88, -3.  , -5.3 ]])
     """
 
     sigma: Any = 1.0

@@ -17,11 +17,35 @@ _TANH, _LEAKY_RELU = 0.394, 0.52  # mean squares for a standard normal argument
 
 @dataclass(frozen=True, eq=False)
 class Additive(Score):
-    """s = scale · w_vᵀ tanh(W_q q + W_k k + bias), scale = 1 unless given.
+    """Additive score of Bahdanau: a hidden layer of tanh over projected query and key.
 
-    W_q (h, d_q), W_k (h, d_k), or None for projected inputs; w_v (h,); bias (h,) or None.
-    Initialisation: the argument of tanh and the score have variance 1. Source: Bahdanau et al.
-    2015, appendix A.1.2.
+        s(q, k) = scale · w_vᵀ tanh(W_q q + W_k k + bias)
+
+    Queries and keys may have different widths. Each of the h hidden units is bounded, so one large
+    feature cannot dominate the score.
+
+    Args:
+        W_q: a tensor (..., h, d_q); None if the queries are already projected to width h.
+        W_k: a tensor (..., h, d_k), with leading dimensions of the keys; None if the keys are
+            already projected.
+        w_v: weights (..., h) of the hidden units.
+        bias: a tensor (..., h), added to the argument of tanh; None for no bias.
+        scale: a number, or a tensor (...) of leading dimensions. None for 1.
+
+    Tensors are in the dtype of the query. Layers draw W_q, W_k and w_v from uniform distributions.
+    The argument of tanh and the score then have variance 1.
+
+    Source: Bahdanau et al. 2015, Neural Machine Translation by Jointly Learning to Align and
+    Translate, appendix A.1.2.
+
+    >>> import numpy as np
+    >>> from anyscore import Additive, scores
+    >>> score = Additive(None, None, w_v=np.array([1.0]))
+    >>> scores(np.zeros((1, 1)), np.array([[0.5], [50.0], [-50.0]]), score=score).round(2)
+    array([[ 0.46,  1.  , -1.  ]])
+    >>> W_q, W_k = np.ones((8, 2)), np.ones((8, 5))         # widths d_q = 2, d_k = 5, h = 8
+    >>> scores(np.ones((3, 2)), np.ones((4, 5)), score=Additive(W_q, W_k, np.ones(8))).shape
+    (3, 4)
     """
 
     W_q: Array | None
@@ -55,11 +79,30 @@ class Additive(Score):
 
 @dataclass(frozen=True, eq=False)
 class Concat(Score):
-    """s = scale · w_vᵀ tanh(W [q; k] + bias), scale = 1 unless given.
+    """Additive score of Luong: one matrix for the concatenated query and key.
 
-    W (h, d_q + d_k), w_v (h,), bias (h,) or None.
-    This is the additive score with W = [W_q, W_k], query first, and the same initialisation.
-    Source: Luong et al. 2015, section 3.1 ("concat").
+        s(q, k) = scale · w_vᵀ tanh(W [q; k] + bias)
+
+    The score equals `Additive` with W = [W_q, W_k], query first. Initial values are the same too.
+
+    Args:
+        W: a tensor (..., h, d_q + d_k).
+        w_v: weights (..., h) of the hidden units.
+        bias: a tensor (..., h), added to the argument of tanh; None for no bias.
+        scale: a number, or a tensor (...) of leading dimensions. None for 1.
+
+    Tensors are in the dtype of the query. With heads, keys need as many heads as queries.
+
+    Source: Luong et al. 2015, Effective Approaches to Attention-based Neural Machine Translation,
+    section 3.1, "concat".
+
+    >>> import numpy as np
+    >>> from anyscore import Additive, Concat, scores
+    >>> rng = np.random.default_rng(0)
+    >>> W, w_v, query, keys = (rng.normal(size=n) for n in ((8, 5), (8,), (1, 2), (4, 3)))
+    >>> together = scores(query, keys, score=Concat(W, w_v))
+    >>> np.allclose(together, scores(query, keys, score=Additive(W[:, :2], W[:, 2:], w_v)))
+    True
     """
 
     W: Array
@@ -91,11 +134,29 @@ class Concat(Score):
 
 @dataclass(frozen=True, eq=False)
 class GATv2(Score):
-    """s = w_vᵀ LeakyReLU(W_q q + W_k k), of slope 0.2 for negative arguments unless given.
+    """Additive score of graph attention, with LeakyReLU in place of tanh.
 
-    W_q (h, d_q), W_k (h, d_k), or None for projected inputs; w_v (h,); negative_slope: a number or
-    a tensor (...). Initialisation: as in `Additive`.
-    Source: Brody et al. 2022 (How Attentive are Graph Attention Networks?), eq. 7.
+        s(q, k) = w_vᵀ LeakyReLU(W_q q + W_k k)
+
+    LeakyReLU(x) is x for x > 0, else negative_slope · x.
+
+    Args:
+        W_q: a tensor (..., h, d_q); None if the queries are already projected to width h.
+        W_k: a tensor (..., h, d_k), with leading dimensions of the keys; None if the keys are
+            already projected.
+        w_v: weights (..., h) of the hidden units.
+        negative_slope: a number, or a tensor (...) of leading dimensions. By default 0.2.
+
+    Tensors are in the dtype of the query. Layers draw W_q, W_k and w_v as for `Additive`. A slope
+    other than 0.2 takes w_v and slopes of as many heads as the keys have, or of one.
+
+    Source: Brody et al. 2022, How Attentive are Graph Attention Networks?, eq. 7.
+
+    >>> import numpy as np
+    >>> from anyscore import GATv2, scores
+    >>> query, keys = np.zeros((1, 1)), np.array([[2.0], [-2.0]])
+    >>> scores(query, keys, score=GATv2(None, None, w_v=np.array([1.0])))
+    array([[ 2. , -0.4]])
     """
 
     W_q: Array | None

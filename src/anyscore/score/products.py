@@ -15,9 +15,20 @@ from anyscore.score.scales import number, scaled
 
 @dataclass(frozen=True, eq=False)
 class Dot(Score):
-    """s = qᵀk, of d_q = d_k = d.
+    """Dot product of a query and a key, without a scale.
 
-    The variance of the score is d. Source: Luong et al. 2015, section 3.1, "dot".
+        s(q, k) = qᵀk
+
+    Queries and keys have one width, d_q = d_k = d. For independent entries of variance 1 the
+    variance of the score is d, so `ScaledDot` divides by √d. The score has no parameters.
+
+    Source: Luong et al. 2015, Effective Approaches to Attention-based Neural Machine Translation,
+    section 3.1, "dot".
+
+    >>> import numpy as np
+    >>> from anyscore import Dot, scores
+    >>> scores(np.array([[1.0, 2.0]]), np.array([[3.0, 4.0], [0.0, 1.0]]), score=Dot())
+    array([[11.,  2.]])
     """
 
     formula: ClassVar[str] = "q·k"
@@ -30,9 +41,26 @@ class Dot(Score):
 
 @dataclass(frozen=True, eq=False)
 class ScaledDot(Score):
-    """s = scale · qᵀk, of d_q = d_k = d; scale = 1/√d unless given, a number or a tensor (...).
+    """Dot product divided by √d, the score of the Transformer and the default of `attention`.
 
-    The variance of the score is 1. Source: Vaswani et al. 2017, eq. 1.
+        s(q, k) = scale · qᵀk
+
+    Queries and keys have one width, d_q = d_k = d. With the default scale the variance of the
+    score does not depend on d.
+
+    Args:
+        scale: a number, or a tensor (...) of leading dimensions, such as (heads,). By default
+            1/√d.
+
+    Source: Vaswani et al. 2017, Attention Is All You Need, eq. 1.
+
+    >>> import numpy as np
+    >>> from anyscore import ScaledDot, scores
+    >>> query, keys = np.ones((1, 4)), np.array([[1.0] * 4, [2.0] * 4])
+    >>> scores(query, keys, score=ScaledDot())              # qᵀk / 2
+    array([[2., 4.]])
+    >>> scores(query, keys, score=ScaledDot(scale=0.25))
+    array([[1., 2.]])
     """
 
     scale: Any = None
@@ -49,11 +77,27 @@ class ScaledDot(Score):
 
 @dataclass(frozen=True, eq=False)
 class Bilinear(Score):
-    """s = scale · qᵀ W k, W (d_q, d_k), scale = 1 unless given: "general" or "multiplicative".
+    """Dot product through a learned matrix, for queries and keys of different widths.
 
-    Initialisation: W as in Glorot & Bengio 2010, eq. 16; in layers scale = 1/√d, with d the
-    harmonic mean of the widths. Without this scale the variance of the score would be d. Source:
-    Luong et al. 2015, section 3.1, "general".
+        s(q, k) = scale · qᵀ W k
+
+    The literature also calls it "general" or "multiplicative".
+
+    Args:
+        W: a tensor (..., d_q, d_k) in the dtype of the query.
+        scale: a number, or a tensor (...) of leading dimensions. By default 1.
+
+    Layers draw W from the uniform distribution of Glorot and Bengio 2010, eq. 16. They set scale =
+    1/√d, with d the harmonic mean of the widths. The initial variance of the score is then 1.
+
+    Source: Luong et al. 2015, Effective Approaches to Attention-based Neural Machine Translation,
+    section 3.1, "general".
+
+    >>> import numpy as np
+    >>> from anyscore import Bilinear, scores
+    >>> W = np.array([[1.0, 0.0, 0.0], [0.0, 0.0, 2.0]])    # (d_q, d_k) = (2, 3)
+    >>> scores(np.array([[1.0, 1.0]]), np.array([[1.0, 5.0, 10.0]]), score=Bilinear(W))
+    array([[21.]])
     """
 
     W: Array
@@ -81,10 +125,25 @@ class Bilinear(Score):
 
 @dataclass(frozen=True, eq=False)
 class Cosine(Score):
-    """s = (q/‖q‖)ᵀ(k/‖k‖) / τ, of d_q = d_k = d; a zero vector scores 0, with gradient 0.
+    """Cosine of the angle between query and key, divided by a temperature.
 
-    τ > 0: a number or a tensor (...). Norms are computed in float32 or better. Initialisation: τ =
-    1/√d. Source: Graves et al. 2014 (Neural Turing Machines), eq. 5 and 6, β = 1/τ.
+        s(q, k) = qᵀk / (‖q‖ ‖k‖ τ)
+
+    Only directions count: a longer key gets no larger score. Queries and keys have one width, d_q
+    = d_k = d. A zero vector scores 0, with gradient 0. Norms are computed in float32 or better.
+
+    Args:
+        tau: τ > 0, a number or a tensor (...) of leading dimensions. By default 1.
+
+    Layers learn log τ and start at τ = 1/√d.
+
+    Source: Graves et al. 2014, Neural Turing Machines, eq. 5 and 6, with β = 1/τ.
+
+    >>> import numpy as np
+    >>> from anyscore import Cosine, scores
+    >>> keys = np.array([[5.0, 0.0], [0.0, 2.0], [-1.0, 0.0]])
+    >>> scores(np.array([[2.0, 0.0]]), keys, score=Cosine())
+    array([[ 1.,  0., -1.]])
     """
 
     tau: Any = 1.0
@@ -106,10 +165,28 @@ class Cosine(Score):
 
 @dataclass(frozen=True, eq=False)
 class Trilinear(Score):
-    """s = w_q·q + w_k·k + w_p·(q ⊙ k), each w (d,): wᵀ[q; k; q ⊙ k] in three parts.
+    """Linear function of the query, of the key and of their product.
 
-    Initialisation: uniform with variance 1/(3d) each. Source: Seo et al. 2017 (BiDAF), section 2,
+        s(q, k) = w_qᵀq + w_kᵀk + w_pᵀ(q ⊙ k) = wᵀ[q; k; q ⊙ k]
+
+    Queries and keys have one width, d_q = d_k = d.
+
+    Args:
+        w_q: weights (..., d) of the query. They cancel in a softmax over the keys.
+        w_k: weights (..., d) of the key.
+        w_p: weights (..., d) of the elementwise product.
+
+    All three are tensors in the dtype of the query. Layers draw them from a uniform distribution
+    of variance 1/(3d).
+
+    Source: Seo et al. 2017, Bidirectional Attention Flow for Machine Comprehension, section 2,
     item 4.
+
+    >>> import numpy as np
+    >>> from anyscore import Trilinear, scores
+    >>> score = Trilinear(w_q=np.zeros(2), w_k=np.array([10.0, 0.0]), w_p=np.ones(2))
+    >>> scores(np.array([[1.0, 2.0]]), np.array([[0.0, 3.0], [1.0, 3.0]]), score=score)
+    array([[ 6., 17.]])
     """
 
     w_q: Array
