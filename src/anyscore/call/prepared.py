@@ -15,11 +15,22 @@ from anyscore.score.factors import Factors
 @tree
 @dataclass(frozen=True, eq=False)
 class PreparedKeys:
-    """All that a score needs of keys (..., T_k, d_k); the result of `prepare_keys`.
+    """Keys with all that a score needs of them; the result of `prepare_keys`.
 
-    key: the keys. score: the class of the score. b, key_bias: the keys' part of its `Factors`.
-    packed: the keys packed for the fused implementation, None without packing. empty_key: an empty
-    key (0, d_k), computed once if possible.
+    Prepared keys are a pytree of their tensors in PyTorch and JAX.
+
+    Attributes:
+        key: the keys, (..., T_k, d_k).
+        score: the class of the score.
+        b: the keys in the score's `Factors`, (..., T_k, h).
+        key_bias: the key bias in the score's `Factors`, (..., T_k); None without one.
+        packed: the keys packed for the core; None without packing.
+
+    >>> import numpy as np
+    >>> from anyscore import Additive, prepare_keys
+    >>> prepared = prepare_keys(np.ones((10, 6)), Additive(None, np.ones((8, 6)), np.ones(8)))
+    >>> prepared.key.shape, prepared.b.shape                # projected to width 8
+    ((10, 6), (10, 8))
     """
 
     static: ClassVar[tuple[str, ...]] = ("score",)

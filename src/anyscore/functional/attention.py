@@ -38,7 +38,22 @@ from anyscore.score.factors import Factors
 
 @named_tuple
 class AttentionOutput(NamedTuple):
-    """The result of `attention` if a `return_*` flag is set; fields without a flag are None."""
+    """Result of `attention` if a `return_*` flag is set.
+
+    Attributes:
+        output: (..., T_q, d_v), in the dtype of the query.
+        weights: (..., T_q, T_k), before dropout; None without return_weights.
+        lse: the log-sum-exp of the scores, (..., T_q), float32 or float64; None without
+            return_lse.
+
+    >>> import numpy as np
+    >>> from anyscore import attention
+    >>> x = np.zeros((2, 4))
+    >>> output, weights, lse = attention(x, x, x, return_weights=True)
+    >>> weights, lse
+    (array([[0.5, 0.5],
+           [0.5, 0.5]]), None)
+    """
 
     output: Array
     weights: Array | None = None
@@ -71,32 +86,36 @@ def attention(
     Args:
         query: (..., T_q, d_q), of any supported framework.
         key: (..., T_k, d_k), or `PreparedKeys`. Leading dimensions broadcast. Axis −3 (rank ≥ 4)
-            is heads. Key and value may have fewer heads: query head h uses key head
-            h // (H_q / H_kv).
+            is heads. Key and value may have fewer heads: query head h uses key head h // (H_q /
+            H_kv).
         value: (..., T_k, d_v).
-        score: a score object, or a callable (query, key) → (..., T_q, T_k).
-        mask: mask objects or a boolean array, True = may attend; see `anyscore.masks.objects`.
-        valid_lens: as `Lengths`; intersected with `mask`.
-        dropout: rate p in [0, 1). Weights are dropped with probability p; the others are scaled
-            by 1/(1−p). Always applied.
-        dropout_seed: an integer; drawn from the framework's generator if None.
-        softcap: c from 1e-30 to 1e30 caps the scores after scale and biases:
-            s → c · tanh(s / c). 0: no cap.
+        score: a score object, or a callable (query, key) → (..., T_q, T_k). By default
+            `ScaledDot()`.
+        mask: mask objects or a boolean array, True = may attend; see `Mask`. By default None.
+        valid_lens: the argument of `Lengths`; intersected with `mask`. By default None.
+        dropout: rate p in [0, 1). Weights are dropped with probability p; the others are scaled by
+            1/(1−p). Always applied. By default 0.
+        dropout_seed: an integer. By default None: drawn from the framework's generator.
+        softcap: c from 1e-30 to 1e30 caps the scores after scale and biases: s → c · tanh(s / c).
+            By default 0, no cap.
         sink: one more logit without a value, so that weights sum to less than 1. A number, or a
-            tensor that broadcasts to the leading dimensions (..., heads) of the output; see
-            `anyscore.modifiers.sinks`.
+            tensor that broadcasts to the leading dimensions (..., heads) of the output. By default
+            None. See the page sinks of the documentation.
         bias: added to the scores before the softcap or another outer function. A tensor that
-            broadcasts to (..., T_q, T_k), or a bias of positions: `Relative` or `ALiBi`.
+            broadcasts to (..., T_q, T_k), or a bias of positions: `Relative` or `ALiBi`. By
+            default None.
         bias_after: the same, added after the outer function.
-        normalizer: turns scores into weights: "softmax", "sigmoid" (or `Sigmoid(bias)`),
-            "sparsemax" or "entmax15"; see `anyscore.modifiers.normalizers`.
-        return_weights: also return the weights (..., T_q, T_k), before dropout.
-        return_lse: also return the log-sum-exp of the scores (..., T_q), sink included, in
+        normalizer: turns scores into weights: "softmax" (the default), "sigmoid" (or
+            `Sigmoid(bias)`), "sparsemax" or "entmax15". See the page normalizers of the
+            documentation.
+        return_weights: True also returns the weights (..., T_q, T_k), before dropout.
+        return_lse: True also returns the log-sum-exp of the scores (..., T_q), sink included, in
             float32 or float64.
-        impl: "auto" chooses an implementation, see `plan`. "reference" is the definition in plain
-            operations. "fused" raises, with the reason, if no fused implementation keeps the
-            contract. "separable" computes additive scores to three digits as a product, or
-            raises; see docs/separable.md.
+        impl: the implementation. With "auto", the default, `plan` says which one runs. With
+            "reference" it is the definition in plain operations. With "fused" the call raises,
+            with the reason, if no fused implementation can run it. With "separable" additive
+            scores are computed to three digits as a product, or raise; see the page separable of
+            the documentation.
 
     Returns:
         The output (..., T_q, d_v) in the dtype of the query; `AttentionOutput` if a `return_*`
@@ -104,10 +123,11 @@ def attention(
         the sink.
 
     Raises:
-        TypeError, ValueError: on wrong input, before any work.
+        TypeError, ValueError: An argument is wrong. The error comes before any work.
         NotImplementedError: impl="fused" or impl="separable" cannot run the call.
 
     >>> import numpy as np
+    >>> from anyscore import attention
     >>> keys = np.ones((2, 10, 2)); values = np.arange(40.0).reshape(1, 10, 4).repeat(2, axis=0)
     >>> attention(np.ones((2, 1, 2)), keys, values, valid_lens=[2, 6])[:, 0]
     array([[ 2.,  3.,  4.,  5.],
@@ -165,10 +185,24 @@ def plan(
 ) -> Plan:
     """Return the implementation that `attention` would choose for the arguments, and the reason.
 
-    Without a value: the choice of `scores` and `log_sum_exp`. The call is checked and lowered,
-    projections included, but not run.
+    The call is checked and lowered, projections included, but not run.
+
+    Args:
+        query, key: as for `attention`.
+        value: as for `attention`. Without a value the plan is that of `scores` and `log_sum_exp`.
+        score, mask, valid_lens, dropout, dropout_seed, softcap: as for `attention`.
+        sink, bias, bias_after, normalizer, return_weights, return_lse: as for `attention`.
+        impl: as for `attention`.
+
+    Returns:
+        The `Plan`.
+
+    Raises:
+        TypeError, ValueError: An argument is wrong.
+        NotImplementedError: impl="fused" or impl="separable" cannot run the call.
 
     >>> import numpy as np
+    >>> from anyscore import plan
     >>> x = np.ones((1, 2, 3))
     >>> plan(x, x, x, score=lambda q, k: q @ k.swapaxes(-1, -2))
     Plan(route='reference', reason='cpu: the score is a callable')

@@ -31,7 +31,7 @@ def scores(
     bias_after: Any = None,
     impl: str = "auto",
 ) -> Array:
-    """The matrix of scores s(query_i, key_j): the logits of the softmax of `attention`.
+    """Return the matrix of scores s(query_i, key_j), the logits of the softmax of `attention`.
 
     A fused implementation needs memory for queries × keys, forward and backward, never times the
     width of the score.
@@ -39,14 +39,15 @@ def scores(
     Args:
         query: (..., T_q, d_q), of any supported framework.
         key: (..., T_k, d_k), or `PreparedKeys`. Leading dimensions and heads as for `attention`.
-        score: a score object, or a callable (query, key) → (..., T_q, T_k).
+        score: a score object, or a callable (query, key) → (..., T_q, T_k). By default
+            `ScaledDot()`.
         mask, valid_lens, softcap, bias, bias_after, impl: as for `attention`.
 
     Returns:
         Scores (..., T_q, T_k), float32 or float64; −∞ where the mask forbids a key.
 
     Raises:
-        TypeError, ValueError: on wrong input, before any work.
+        TypeError, ValueError: An argument is wrong. The error comes before any work.
         NotImplementedError: impl="fused" or impl="separable" cannot run the call.
 
     >>> import numpy as np
@@ -85,16 +86,22 @@ def log_weights(
     bias_after: Any = None,
     impl: str = "auto",
 ) -> Array:
-    """The logarithm of the attention weights: log-softmax of the scores over the attended keys.
+    """Return the logarithm of the attention weights: log-softmax of the scores over the attended
+    keys.
 
         log_weights_ij = s(query_i, key_j) − log Σ_l e^s(query_i, key_l)    over the attended keys l
 
-    Args: as for `scores`. sink: as for `attention`; e^sink is one more term of the sum.
+    Args:
+        query, key, score: as for `scores`.
+        mask, valid_lens, softcap, bias, bias_after, impl: as for `attention`.
+        sink: as for `attention`; e^sink is one more term of the sum.
 
     Returns:
         Logarithms (..., T_q, T_k), float32 or float64; −∞ where the mask forbids a key.
 
-    Raises: as `scores`.
+    Raises:
+        TypeError, ValueError: An argument is wrong. The error comes before any work.
+        NotImplementedError: impl="fused" or impl="separable" cannot run the call.
 
     >>> import numpy as np
     >>> from anyscore import log_weights
@@ -119,20 +126,25 @@ def log_sum_exp(
     bias_after: Any = None,
     impl: str = "auto",
 ) -> Array:
-    """The log-sum-exp of the scores over the attended keys, in memory for queries + keys.
+    """Return the log-sum-exp of the scores over the attended keys, in memory for queries + keys.
 
         log_sum_exp_i = log Σ_j e^s(query_i, key_j)        over the attended keys j
 
-    Contrastive losses, kernel density estimates and optimal transport need the log-sum-exp alone;
-    see docs/score_matrix.md.
+    Contrastive losses, kernel density estimates and optimal transport need the log-sum-exp alone.
+    See the page score_matrix of the documentation.
 
-    Args: as for `scores`. sink: as for `attention`; e^sink is one more term of the sum.
+    Args:
+        query, key, score: as for `scores`.
+        mask, valid_lens, softcap, bias, bias_after, impl: as for `attention`.
+        sink: as for `attention`; e^sink is one more term of the sum.
 
     Returns:
         Log-sum-exp (..., T_q), float32 or float64; −∞ or the sink for a query without attended
         keys.
 
-    Raises: as `scores`.
+    Raises:
+        TypeError, ValueError: An argument is wrong. The error comes before any work.
+        NotImplementedError: impl="fused" or impl="separable" cannot run the call.
 
     >>> import numpy as np
     >>> from anyscore import log_sum_exp

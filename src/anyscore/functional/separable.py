@@ -5,7 +5,7 @@
 M is even in a and odd in b. Its singular functions e are even, its singular functions o odd; there
 are rank / 2 of each. With f = (e, o) and g = (o, e), Σ_d w_d tanh(a_d + b_d) is a product of two
 rows. A row has h · rank features, computed once for each token, so that matrix units compute the
-scores. docs/separable.md states the errors.
+scores. The page separable of the documentation states the errors.
 """
 
 from __future__ import annotations

@@ -27,21 +27,24 @@ from anyscore.ops.checks import brief, broadcasts
 
 @dataclass(frozen=True, eq=False)
 class Edges(Mask):
-    """Query i attends keys col[rowptr[i]] … col[rowptr[i + 1] − 1]: a graph in compressed rows.
+    """Edges of a graph in compressed rows: a query may attend the sources of its edges.
+
+        query i may attend keys    col[rowptr[i]], …, col[rowptr[i + 1] − 1]
+
+    All batches and heads share the edges. Biases and weights are (..., E), in the caller's order
+    of edges. `Edges.from_index` takes pairs in any order.
 
     Args:
         rowptr: (T_q + 1,), integers that never fall, from 0 to the number of edges E.
-        col: (E,), integers, the key of each edge; a key may come more than once.
+        col: (E,), integers, the key of each edge. A key may occur more than once.
         permutation: (E,), the index of each edge in the caller's order; None if the orders agree.
             `from_index` sets it.
-        terms: (..., E, h), see `with_terms`; None without terms.
-
-    All batches and heads share the edges. Biases and weights are (..., E).
+        terms: (..., E, h), see `with_terms`. By default None, without terms.
 
     Raises:
-        TypeError: an argument is not of integers, or not of rank 1.
+        TypeError: An argument is not of integers, or not of rank 1.
         ValueError: rowptr does not begin with 0, falls, or does not end with E; a key is negative;
-            permutation is no permutation of the edges.
+            or permutation is no permutation of the edges.
 
     >>> import numpy as np
     >>> from anyscore import Edges, attention
@@ -80,12 +83,18 @@ class Edges(Mask):
     def from_index(cls, edge_index: Any, queries: int) -> Edges:
         """Make edges from pairs in any order; duplicates stay separate edges.
 
-        edge_index: (2, E), integers: row 0 has the key (source) and row 1 the query (target) of
-        each edge, as in PyTorch Geometric. queries: the number of queries, T_q.
+        Args:
+            edge_index: (2, E), integers: row 0 has the key (source) and row 1 the query (target)
+                of each edge, as in PyTorch Geometric.
+            queries: the number of queries, T_q.
+
+        Returns:
+            The edges in compressed rows. Their biases, terms and weights keep the order of
+            edge_index.
 
         Raises:
-            TypeError, ValueError: edge_index has another dtype or shape; a query is not in [0,
-                T_q); a key is negative.
+            TypeError: edge_index is not of integers or not (2, E); or queries is no integer ≥ 0.
+            ValueError: A query is not in [0, T_q), or a key is negative.
 
         >>> Edges.from_index([[1, 0, 2], [0, 2, 0]], queries=3).col
         array([1, 2, 0])
@@ -121,9 +130,14 @@ class Edges(Mask):
         a and b are the factors of the score. With `GATv2`, `Additive` and `Concat` they are the
         projected queries and keys, so c is inside LeakyReLU or tanh. With a cosine they are
         normalized queries and keys. With other products and distances they are the queries and
-        keys. `Trilinear` adds its term of the keys alone, w_k·k, without c.
+        keys. `Trilinear` adds its term of the keys alone, w_kᵀk, without c.
 
-        terms: c (..., E, h), in the caller's order of edges; gradients reach it.
+        Args:
+            terms: c (..., E, h), in the caller's order of edges; gradients reach it.
+
+        Raises:
+            TypeError, ValueError: A call uses the edges, and the terms have another shape or
+                dtype.
 
         >>> import numpy as np
         >>> from anyscore import Edges, scores

@@ -1,7 +1,7 @@
 """Masks: which keys each query may attend.
 
-Masks in practice — valid lengths, causal, sliding window, packed documents, and any intersection of
-them — leave each query one contiguous interval of keys [start, stop). Kernels take intervals; any
+Masks in practice leave each query one contiguous interval of keys [start, stop): valid lengths,
+causal, sliding window, packed documents, and any intersection of them. Kernels take intervals. Any
 other mask is a boolean array in which True means *may attend*.
 
     Causal() & Lengths(n) & keep        # masks and boolean arrays intersect, in any order
@@ -25,13 +25,30 @@ from anyscore.ops.pytrees import register_pytrees, tree
 
 
 class Mask:
-    """A mask; `&` combines it with other masks and with boolean arrays.
+    """Base class of masks; `&` intersects a mask with other masks and with boolean arrays.
 
-    Masks are trees of their fields in PyTorch and JAX; `static` fields are part of the structure.
+    A subclass defines `lower`. Masks are trees of their fields in PyTorch and JAX.
 
-    by_position: whether the mask depends on positions of keys alone, not on rows of an array. A
-    window cache, whose rows change tokens, takes only such masks. of_all_queries: whether all
-    queries may attend the same keys. Keys can then be prepared before queries exist.
+    Attributes:
+        static: names of the fields that are part of the structure of such a tree. By default none.
+        by_position: True if the mask depends on positions of keys alone, not on rows of an array.
+            A cache with a window, whose rows change tokens, takes only such masks.
+        of_all_queries: True if all queries may attend the same keys. Keys can then be prepared
+            before queries exist.
+
+    Raises:
+        TypeError: The other operand of `&` is the class of a mask, such as `Causal` without
+            parentheses.
+
+    >>> import numpy as np
+    >>> from anyscore import Causal, attention
+    >>> x, odd = np.zeros((4, 1)), np.array([[False, True, False, True]])
+    >>> found = attention(x, x, x, mask=Causal() & odd, return_weights=True)
+    >>> (found.weights > 0).astype(int)
+    array([[0, 0, 0, 0],
+           [0, 1, 0, 0],
+           [0, 1, 0, 0],
+           [0, 1, 0, 1]])
     """
 
     static: ClassVar[tuple[str, ...]] = ()
@@ -130,8 +147,21 @@ class BooleanMask(Mask):
 class Keys(Mask):
     """Keys that every query may attend: an arbitrary key-padding mask.
 
-    keep: boolean, True = may attend. Shapes: (B, T_k), with B the first leading dimension; (T_k,);
-    or (*lead, T_k), with all leading dimensions.
+        query i may attend key j    if    keep_j
+
+    Args:
+        keep: booleans, True = may attend. Shapes: (B, T_k), with B the first leading dimension;
+            (T_k,); or (*lead, T_k), with all leading dimensions.
+
+    Raises:
+        TypeError, ValueError: A call uses the mask, and keep is not boolean or of another shape.
+
+    >>> import numpy as np
+    >>> from anyscore import Keys, attention
+    >>> x, keep = np.zeros((2, 2, 1)), np.array([[True, True], [False, True]])
+    >>> attention(x, x, x, mask=Keys(keep), return_weights=True).weights[:, 0]
+    array([[0.5, 0.5],
+           [0. , 1. ]])
     """
 
     keep: Array
@@ -157,11 +187,27 @@ class Keys(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Interval(Mask):
-    """Keys start ≤ j < stop; None = unbounded on that side.
+    """One range of keys for each query, start ≤ j < stop.
 
-    start, stop: numbers and shapes as `n` of `Lengths`. For packed documents they are the bounds of
-    each query's document; `Sequences` computes these from offsets. Left padding is
-    Interval(padding, None).
+    Left padding is Interval(padding, None). For packed documents start and stop are the bounds of
+    each query's document; `Sequences` computes these from offsets.
+
+    Args:
+        start: the first key; numbers and shapes as `n` of `Lengths`. By default None, no bound.
+        stop: the key after the last; likewise.
+
+    Raises:
+        TypeError, ValueError: A call uses the mask, and a bound has another shape or is no whole
+            number.
+
+    >>> import numpy as np
+    >>> from anyscore import Interval, attention
+    >>> x = np.zeros((3, 1))
+    >>> found = attention(x, x, x, mask=Interval([0, 0, 1], [1, 2, 3]), return_weights=True)
+    >>> (found.weights > 0).astype(int)
+    array([[1, 0, 0],
+           [1, 1, 0],
+           [0, 1, 1]])
     """
 
     start: Any = None
@@ -177,12 +223,28 @@ class Interval(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Lengths(Mask):
-    """The first n keys: key j is attended if j < n.
+    """Valid lengths: a query may attend the first n keys.
 
-    n: whole numbers of any integer or float type. Shapes: (); (B,), with B the first leading
-    dimension; (B, T_q); or any that broadcasts to (*lead, T_q). A number above T_k means all keys,
-    a negative one none. Known fractions and NaN raise ValueError. On accelerators and in compiled
-    programs values are unknown: fractions are then rounded up, and NaN means no key.
+        query i may attend key j    if    j < n
+
+    The argument `valid_lens` of functions and layers is the same mask. A number above T_k means
+    all keys, a negative one none. On accelerators and in compiled programs values are unknown.
+    Fractions are then rounded up, and NaN means no key.
+
+    Args:
+        n: whole numbers of any integer or float type. Shapes: (); (B,), with B the first leading
+            dimension; (B, T_q); or any that broadcasts to (*lead, T_q).
+
+    Raises:
+        TypeError, ValueError: A call uses the mask, and n has another shape, or is known to be a
+            fraction or NaN.
+
+    >>> import numpy as np
+    >>> from anyscore import Lengths, attention
+    >>> x = np.zeros((2, 4, 1))
+    >>> attention(x, x, x, mask=Lengths([4, 2]), return_weights=True).weights[:, 0]
+    array([[0.25, 0.25, 0.25, 0.25],
+           [0.5 , 0.5 , 0.  , 0.  ]])
     """
 
     n: Any
@@ -195,12 +257,34 @@ class Lengths(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Window(Mask):
-    """Keys from `left` before to `right` after the query's own position, both inclusive.
+    """Sliding window around the query's own position.
 
-    left, right: integers ≥ 0, None = unbounded. The key position of query i is i + offset
-    (align="start") or i + T_k − T_q + offset (align="end"). T_q ≠ T_k needs `align` or `offset`.
-    offset: an integer, or integers of shape () or (B,), for example the length of a preallocated
-    cache.
+        query i may attend key j    if    p_i − left ≤ j ≤ p_i + right
+
+    The position p_i of query i among the keys is i + offset (align="start") or i + T_k − T_q +
+    offset (align="end").
+
+    Args:
+        left: the number of keys before the own position, an integer ≥ 0; None: all.
+        right: the number of keys after the own position, an integer ≥ 0; None: all.
+        align: "start" lines up the first query with the first key, "end" the last query with the
+            last key. None, the default, is for T_q = T_k or for an offset.
+        offset: an integer, or integers of shape () or (B,), such as the length of a preallocated
+            cache. None, the default, is 0.
+
+    Raises:
+        TypeError: `left` or `right` is no integer.
+        ValueError: `left` or `right` is negative; align is unknown; or a call has T_q ≠ T_k, with
+            neither align nor offset.
+
+    >>> import numpy as np
+    >>> from anyscore import Window, attention
+    >>> x = np.zeros((4, 1))
+    >>> (attention(x, x, x, mask=Window(1, 0), return_weights=True).weights > 0).astype(int)
+    array([[1, 0, 0, 0],
+           [1, 1, 0, 0],
+           [0, 1, 1, 0],
+           [0, 0, 1, 1]])
     """
 
     left: int | None
@@ -232,7 +316,32 @@ class Window(Mask):
 
 @dataclass(frozen=True, eq=False)
 class Causal(Mask):
-    """Keys up to the query's own position: Window(None, 0, align, offset)."""
+    """Causal mask: a query may attend keys up to its own position.
+
+        query i may attend key j    if    j ≤ p_i
+
+    The mask is Window(None, 0, align, offset), where positions p_i are defined. With T_q ≠ T_k
+    libraries disagree about p_i, so align or offset is required.
+
+    Args:
+        align: "start" lines up the first query with the first key, "end" the last query with the
+            last key. None, the default, is for T_q = T_k or for an offset.
+        offset: an integer, or integers of shape () or (B,). None, the default, is 0.
+
+    Raises:
+        ValueError: align is unknown; or a call has T_q ≠ T_k, with neither align nor offset.
+
+    >>> import numpy as np
+    >>> from anyscore import Causal, attention
+    >>> query, key = np.zeros((2, 1)), np.zeros((4, 1))
+    >>> for align in ("start", "end"):
+    ...     mask = Causal(align)
+    ...     (attention(query, key, key, mask=mask, return_weights=True).weights > 0).astype(int)
+    array([[1, 0, 0, 0],
+           [1, 1, 0, 0]])
+    array([[1, 1, 1, 0],
+           [1, 1, 1, 1]])
+    """
 
     align: str | None = None
     offset: Any = None

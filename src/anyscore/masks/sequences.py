@@ -1,8 +1,10 @@
 """Packed sequences as a mask: tokens of all sequences one after the other, without padding.
 
-mask=Sequences(cu_seqlens)                              # self-attention within each sequence
-mask=Sequences(cu_seqlens_q, cu_seqlens_k)              # keys have other lengths
-mask=Sequences(cu_seqlens) & Causal() & Lengths(n)      # positions and lengths of each sequence
+The argument `mask` of functions and layers takes them:
+
+    mask=Sequences(cu_seqlens)                              # self-attention in each sequence
+    mask=Sequences(cu_seqlens_q, cu_seqlens_k)              # keys have other lengths
+    mask=Sequences(cu_seqlens) & Causal() & Lengths(n)      # counted within each sequence
 """
 
 from __future__ import annotations
@@ -21,25 +23,29 @@ _CUMULATIVE = "it is of cumulative lengths, [0, n₁, n₁ + n₂, …]."
 
 @dataclass(frozen=True, eq=False)
 class Sequences(Mask):
-    """Packed sequences: a query attends the keys of its own sequence.
+    """Packed sequences: a query may attend the keys of its own sequence.
 
-    Queries cu_seqlens_q[s] … cu_seqlens_q[s + 1] − 1 attend keys cu_seqlens_k[s] …
-    cu_seqlens_k[s + 1] − 1, as in `torch.nn.attention.varlen.varlen_attn`.
+    Queries cu_seqlens_q[s] … cu_seqlens_q[s + 1] − 1 attend keys cu_seqlens_k[s] … cu_seqlens_k[s
+    + 1] − 1, as in `torch.nn.attention.varlen.varlen_attn`. All leading dimensions share the
+    sequences.
 
     Args:
-        cu_seqlens_q: (sequences + 1,), cumulative lengths: integers that never fall, from 0 to T_q.
-        cu_seqlens_k: the same for keys, from 0 to T_k; None if keys share the offsets of queries.
+        cu_seqlens_q: (sequences + 1,), cumulative lengths: integers that never fall, from 0 to
+            T_q.
+        cu_seqlens_k: the same for keys, from 0 to T_k. By default None: keys share the offsets of
+            queries.
 
     Masks combined with `Sequences` count within each sequence: positions and alignment of `Causal`
-    and `Window`, and numbers of `Lengths` and `Interval`, which may be (sequences,). Boolean arrays
-    and `Keys` have the axes of packed tokens. All leading dimensions share the sequences.
+    and `Window`, and numbers of `Lengths` and `Interval`, which may be (sequences,). Boolean
+    arrays and `Keys` have the axes of packed tokens.
+
+    Values of offsets are checked unless they are traced or on an accelerator. Unchecked tokens
+    after the last offset belong to no sequence: no query attends them, and they attend no key.
 
     Raises:
-        TypeError: offsets are not integers, or not of rank 1.
-        ValueError: offsets do not begin with 0, fall, or do not end with the number of tokens; the
-            two offsets count different numbers of sequences. Values are checked unless they are
-            traced or on an accelerator. Unchecked tokens after the last offset belong to no
-            sequence: no query attends them, and they attend no key.
+        TypeError: Offsets are not integers, or not of rank 1.
+        ValueError: Offsets do not begin with 0, fall, or do not end with the number of tokens; or
+            the two offsets count different numbers of sequences.
 
     >>> import numpy as np
     >>> from anyscore import Sequences, attention

@@ -107,16 +107,45 @@ class Bias:
 
 @dataclass(frozen=True, eq=False)
 class Relative(Bias):
-    """One learned number for each distance j − i, or bucket of distances, and head.
+    """Learned bias for each distance j − i between key and query, or for each bucket of distances.
 
-    table: (2R + 1,) or (heads, 2R + 1). The bias is entry R + clip(j − i, −R, R): Shaw et al. 2018,
-    section 3.2, as a bias.
+        bias_ij = table[R + clip(j − i, −R, R)]        buckets="clipped"
+        bias_ij = table[bucket(j − i)]                 buckets="t5"
 
-    With buckets="t5" the columns are buckets of distances: Raffel et al. 2020 (T5), section 2.1.
-    One half is for keys up to the query, the other for keys after it. Without `bidirectional` all
-    buckets are for keys up to the query, and later keys have distance 0. The first half of these
-    buckets holds one distance each, the others ranges that grow up to `max_distance`. The table of
-    a T5 model is its `relative_attention_bias.weight`, transposed.
+    Fused kernels read one number for each diagonal j − i and make no matrix. Gradients reach the
+    table.
+
+    Args:
+        table: (2R + 1,) or (heads, 2R + 1) for "clipped", (buckets,) or (heads, buckets) for "t5";
+            a tensor of floating point. A T5 model's `relative_attention_bias.weight` is its
+            transpose.
+        buckets: "clipped", the default, or "t5".
+        bidirectional: for "t5". True, the default, splits the buckets between keys up to the query
+            and keys after it. False counts later keys as distance 0.
+        max_distance: for "t5", the distance from which on all keys share the last bucket; 128 by
+            default.
+        align: "start", "end" or None, as for `Window`.
+        offset: an integer or a tensor (), as for `Window`.
+
+    The first half of the T5 buckets of one side holds one distance each; the others hold ranges
+    that grow up to max_distance.
+
+    Raises:
+        TypeError: table is no tensor, or offset no integer.
+        ValueError: The table has an even number of columns for "clipped"; max_distance is too
+            small for the number of buckets; or buckets or align is unknown.
+
+    Sources: Shaw et al. 2018, Self-Attention with Relative Position Representations, section 3.2,
+    here as a bias; Raffel et al. 2020 (T5), section 2.1.
+
+    >>> import numpy as np
+    >>> from anyscore import Relative, scores
+    >>> x = np.zeros((4, 1))
+    >>> scores(x, x, bias=Relative(np.array([7.0, 0.0, 5.0])))      # before, here, after
+    array([[0., 5., 5., 5.],
+           [7., 0., 5., 5.],
+           [7., 7., 0., 5.],
+           [7., 7., 7., 0.]])
     """
 
     table: Array
@@ -186,10 +215,37 @@ def _range_starts(near: int, columns: int, end: int) -> list[int]:
 
 @dataclass(frozen=True, eq=False)
 class ALiBi(Bias):
-    """−slope · |i − j|: Press et al. 2022 (Train Short, Test Long), section 3.
+    """Linear bias: a penalty that grows with the distance between key and query.
 
-    slopes: (heads,) or (), learned or not. None takes the paper's slopes, 2^(−8 h / heads) for head
-    h = 1 … heads. If heads is no power of 2, slopes in between follow the authors' code.
+        bias_ij = −slope · |i − j|
+
+    Fused kernels read one number for each diagonal j − i and make no matrix. Gradients reach the
+    slopes.
+
+    Args:
+        slopes: a tensor (heads,) or (). By default None, the paper's slopes 2^(−8 h / heads) for
+            head h = 1 … heads. If heads is no power of 2, slopes in between follow the authors'
+            code.
+        align: "start", "end" or None, as for `Window`.
+        offset: an integer or a tensor (), as for `Window`.
+
+    Raises:
+        TypeError: slopes is no tensor, or offset no integer.
+        ValueError: align is unknown, or |offset| exceeds 2³⁰.
+
+    Source: Press et al. 2022, Train Short, Test Long: Attention with Linear Biases Enables Input
+    Length Extrapolation, section 3.
+
+    >>> import numpy as np
+    >>> from anyscore import ALiBi, scores
+    >>> x = np.zeros((3, 1))
+    >>> scores(x, x, bias=ALiBi(np.array(0.5)))
+    array([[ 0. , -0.5, -1. ],
+           [-0.5,  0. , -0.5],
+           [-1. , -0.5,  0. ]])
+    >>> x = np.zeros((1, 8, 2, 1))                                  # 8 heads
+    >>> scores(x, x, bias=ALiBi())[0, :3, 0, 1]                     # −1/2, −1/4, −1/8, …
+    array([-0.5  , -0.25 , -0.125])
     """
 
     slopes: Any = None

@@ -5,15 +5,17 @@
     sparsemax  w_j = max(s_j − τ, 0)               τ such that Σ_j w_j = 1
     entmax15   w_j = max(s_j / 2 − τ, 0)²          likewise
 
-each over the attended keys. Masked keys have weight 0, and so has a row without attended keys. With
-sparsemax and entmax15 scores far below the largest have weight 0 too.
+each over the attended keys. Masked keys have weight 0, and so has a row without attended keys.
+With sparsemax and entmax15 scores far below the largest have weight 0 too.
 
 The set of entries with weight determines the formula of τ. Bisection finds this set without
 derivatives. τ then follows from the entries in the set, so derivatives of every order are exact.
 
-Sources: Ramapuram et al. 2024, "Theory, Analysis, and Best Practices for Sigmoid Self-Attention";
-Martins & Astudillo 2016, "From Softmax to Sparsemax"; Peters, Niculae & Martins 2019, "Sparse
-Sequence-to-Sequence Models" (bisection and solution of entmax15).
+Sources:
+
+- Ramapuram et al. 2024, Theory, Analysis, and Best Practices for Sigmoid Self-Attention.
+- Martins & Astudillo 2016, From Softmax to Sparsemax.
+- Peters, Niculae & Martins 2019, Sparse Sequence-to-Sequence Models: bisection and entmax15.
 """
 
 from __future__ import annotations
@@ -32,20 +34,28 @@ from anyscore.ops.pytrees import register_pytrees, tree
 @tree
 @dataclass(frozen=True)
 class Sigmoid:
-    """The sigmoid as a normalizer: w_j = 1 / (1 + e^−(s_j + β)).
+    """Sigmoid as a normalizer: each weight depends on its own score alone.
 
-    bias: β, a number; None takes −log n for a query with n attended keys. With the default, scores
-    of 0 have weights with a sum of about 1 at any length, and padding has no effect. Ramapuram et
-    al. 2024 take one number for all queries, −log of the length of the sequence.
+        w_j = 1 / (1 + e^−(s_j + β))
+
+    With the default β, scores of 0 have weights with a sum of about 1 at any length, and padding
+    has no effect. The paper takes one β for all queries, −log of the length of the sequence.
+
+    Args:
+        bias: β, a finite number. By default None, −log n for a query with n attended keys.
 
     Raises:
-        TypeError, ValueError: the bias is not a finite number.
+        TypeError, ValueError: The bias is not a finite number.
+
+    Source: Ramapuram et al. 2024, Theory, Analysis, and Best Practices for Sigmoid Self-Attention.
 
     >>> import numpy as np
     >>> from anyscore import Sigmoid, attention
-    >>> x = np.ones((1, 2, 4))
-    >>> attention(x, 0 * x, x, normalizer=Sigmoid(bias=0.0))[0, 0]
-    array([1., 1., 1., 1.])
+    >>> x = np.zeros((1, 4))                                # one query, four keys, scores 0
+    >>> attention(x, np.zeros((4, 4)), np.ones((4, 1)), normalizer="sigmoid")       # 4 · 1/(1 + 4)
+    array([[0.8]])
+    >>> attention(x, np.zeros((4, 4)), np.ones((4, 1)), normalizer=Sigmoid(0.0))    # 4 · 1/2
+    array([[2.]])
     """
 
     static: ClassVar[tuple[str, ...]] = ("bias",)

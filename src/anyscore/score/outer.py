@@ -18,10 +18,26 @@ from anyscore.ops import Array, Ops
 
 
 class Outer(NamedTuple):
-    """An outer function: its name in `FUNCTIONS`, and its number c > 0.
+    """Outer function φ of a score, applied to its whole sum.
+
+        name       φ(x)
+        tanh       c · tanh(x / c)
+        sqrt       −c · √x
+        log1p      −c · log(1 + x)
+        arcosh     −c · arcosh(1 + x)
+
+    Args:
+        name: a name of the table.
+        scale: c > 0. By default 1.
 
     Raises:
-        KeyError: no function has that name. The first use raises the error.
+        KeyError: No function has that name. The first use raises the error.
+
+    >>> import numpy as np
+    >>> from anyscore.ops import load
+    >>> from anyscore.score import Outer
+    >>> Outer("sqrt", 2.0).value(load("numpy"), np.array([4.0, 9.0]))
+    array([-4., -6.])
     """
 
     name: str

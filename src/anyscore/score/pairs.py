@@ -14,19 +14,34 @@ from anyscore.ops import Array, Ops
 
 @dataclass(frozen=True)
 class Pair:
-    """An elementwise function of two features.
+    """Elementwise function of two features, which a score sums.
 
-    name: its name in plans and errors.
-    value: (ops, a, b) → pair(a, b), in operations that the framework can differentiate.
-    triton: the value and its partial derivatives as three `@triton.jit` functions of a and b.
-        PyTorch on a GPU needs them for a pair that is neither built in nor a formula; see
-        docs/gpu.md.
+        s(q, k) = scale · Σ_d weight_d · pair(a_d, b_d) + …
 
-    key: the identity of the pair for kernels: the name, and for a formula its content too. Another
-        formula of the same name is therefore another pair.
+    `Pair.from_formula` makes a pair that every implementation runs fused, with its derivatives.
+    See the page own_pair of the documentation. `anyscore.score` has PRODUCT, TANH, LEAKY_RELU,
+    ABSOLUTE and SQUARED.
+
+    Args:
+        name: its name in plans and errors.
+        value: a function (ops, a, b) → pair(a, b), in operations that the framework can
+            differentiate.
+        triton: the value and its partial derivatives as three `@triton.jit` functions of a and b;
+            None by default. PyTorch on a GPU needs them for a pair that is neither built in nor a
+            formula.
+
+    The attribute `key` is the identity of the pair for kernels: the name, and for a formula its
+    content too. Another formula of the same name is therefore another pair.
 
     Raises:
-        ValueError: another pair has that name.
+        ValueError: Another pair has that name.
+
+    >>> import numpy as np
+    >>> from anyscore import Pair
+    >>> from anyscore.ops import load
+    >>> near = Pair.from_formula("near", "1 / (1 + (a - b) ** 2)")
+    >>> near.value(load("numpy"), np.array([1.0, 3.0]), np.array([1.0, 1.0]))
+    array([1. , 0.2])
     """
 
     name: str
@@ -59,29 +74,35 @@ class Pair:
 
             pair(a, b) = formula, of two features: numbers
 
-        name: the name in plans and errors. formula: a text, such as `"softplus(a + b)"`, or a
-        Python function of a and b. A text may use numbers, a, b, pi, + − * / **, `where(a > b, …,
-        …)` and the functions abs, cos, erf, exp, expm1, log, log1p, maximum, minimum, relu,
-        sigmoid, sign, sin, softplus, sqrt and tanh. A Python function may use the functions of
-        `anyscore.score.formula`, or NumPy's of the same names.
+        A text may use numbers, a, b, pi, + − * / **, `where(a > b, …, …)` and the functions abs,
+        cos, erf, exp, expm1, log, log1p, maximum, minimum, relu, sigmoid, sign, sin, softplus,
+        sqrt and tanh. A Python function may use the functions of `anyscore.score.formula`, or
+        NumPy's of the same names.
 
-        The first call (or `plan`) on a CPU compiles the formula. Compiling takes some seconds, once
-        for each formula, accumulation dtype and machine. Without a compiler the reference runs the
-        formula. A formula overflows as it is written; softplus(x) and sigmoid(x) are safe for any
-        x, and log(1 + exp(x)) is read as softplus(x). The formula and both derivatives must be
-        finite at a = b = 0. See docs/own_pair.md.
+        The first call (or `plan`) on a CPU compiles the formula. Compiling takes some seconds,
+        once for each formula, accumulation dtype and machine. Without a compiler the reference
+        runs the formula. A formula overflows as it is written; softplus(x) and sigmoid(x) are safe
+        for any x, and log(1 + exp(x)) is read as softplus(x). The formula and both derivatives
+        must be finite at a = b = 0. See the page own_pair of the documentation.
+
+        Args:
+            name: the name in plans and errors.
+            formula: a text, such as `"softplus(a + b)"`, or a Python function of a and b.
+
+        Returns:
+            The pair.
 
         Raises:
             TypeError: `formula` is neither a text nor a function.
-            ValueError: the formula uses other names than a and b, or has no derivative at 0.
+            ValueError: The formula uses other names than a and b, or has no derivative at 0.
 
-        >>> from anyscore.score.pairs import Pair
+        >>> from anyscore import Pair
         >>> Pair.from_formula("softplus", "log(1 + exp(a + b))").name
         'softplus'
         >>> Pair.from_formula("softplus", "log(1 + exp(a + c))")
         Traceback (most recent call last):
         ValueError: the formula 'log(1 + exp(a + c))' cannot be a pair: 'c' is no feature: the \
-features are a and b.
+        features are a and b.
         """
         from anyscore.score.formula import formula_of
 

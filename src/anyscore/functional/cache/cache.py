@@ -34,20 +34,33 @@ from anyscore.score.base import Score
 @tree
 @dataclass(frozen=True, eq=False)
 class Cache:
-    """Buffers of `capacity` keys, prepared for a score, and of their values; see `make_cache`.
-
-    b, key_bias, packed: the prepared keys (..., capacity, …), see `PreparedKeys`.
-    values: (..., capacity, d_v).
-    length: (), an integer, the number of tokens appended so far.
-    empty_query: (..., 0, d_q).
-    score: the class of the score.
-    d_k: the width of keys.
-    window: the largest number of tokens that a query attends, its own included; None: all. With a
-        window, the token of position p is in row p mod capacity.
-    scalar_fields: the scalar fields of the score, as text.
+    """Buffers of keys, prepared for a score, and of their values; `make_cache` makes one.
 
     In PyTorch and NumPy the methods write to the buffers in place. In JAX they return another
     cache. A cache is a pytree of its tensors in PyTorch and JAX.
+
+    Attributes:
+        b: the prepared keys, (..., capacity, h); see `PreparedKeys`.
+        key_bias: (..., capacity), or None; see `PreparedKeys`.
+        packed: the packed keys, or None; see `PreparedKeys`.
+        values: (..., capacity, d_v).
+        length: (), an integer, the number of tokens appended so far.
+        empty_query: (..., 0, d_q).
+        score: the class of the score.
+        d_k: the width of keys.
+        window: the largest number of tokens that a query attends, its own included; None: all.
+            With a window, the token of position p is in row p mod capacity.
+        scalar_fields: the scalar fields of the score, as text.
+
+    >>> import numpy as np
+    >>> from anyscore import make_cache
+    >>> x = np.array([[1.0], [3.0], [8.0]])
+    >>> cache = make_cache(0 * x[:1], x[:1], capacity=3)
+    >>> for t in (1, 2):
+    ...     cache = cache.append(0 * x[t : t + 1], x[t : t + 1])
+    ...     cache.attend(np.zeros((1, 1)))                  # the mean of the values so far
+    array([[2.]])
+    array([[4.]])
     """
 
     static: ClassVar[tuple[str, ...]] = ("score", "d_k", "window", "scalar_fields")
@@ -88,11 +101,14 @@ class Cache:
         Args:
             key: (..., n, d_k).
             value: (..., n, d_v).
-            score: the score of the queries, with the same parameters.
+            score: the score of the queries, with the same parameters. By default `ScaledDot()`.
+
+        Returns:
+            The cache with these tokens.
 
         Raises:
-            TypeError, ValueError: the shape or dtype of the tokens is not that of the cache; the
-                score is another; the cache is full; in PyTorch, tokens need gradients.
+            TypeError, ValueError: The shape or dtype of the tokens is not that of the cache; the
+                score is another; the cache is full; or, in PyTorch, tokens need gradients.
         """
         check_score_of(score, self.score, self.scalar_fields, "append(key, value")
         before = self._known(key)
@@ -143,11 +159,16 @@ class Cache:
     def mask(self, queries: int = 1, causal: bool = True) -> Mask:
         """Return the mask of rows for queries at the last positions appended.
 
-        queries: their number. causal: True if each query attends up to its own position; False if
-        it attends all tokens.
+        Args:
+            queries: their number. By default 1.
+            causal: True, the default, if each query attends up to its own position; False if it
+                attends all tokens.
+
+        Returns:
+            A mask for calls of `attention` with `Cache.keys`.
 
         Raises:
-            TypeError, ValueError: `queries` is no number, or exceeds a known number of tokens;
+            TypeError, ValueError: `queries` is no number, or exceeds a known number of tokens; or,
                 with a window, the buffer lacks tokens of the first query's window.
         """
         check_integers(0, queries=queries)
@@ -178,23 +199,26 @@ class Cache:
         bias_after: Any = None,
         **options: Any,
     ) -> Any:
-        """`attention` of queries at the last positions appended.
+        """Return `attention` of queries at the last positions appended.
 
         Args:
             query: (..., T_q, d_q).
-            score: the score of `append`.
-            causal: True if each query attends up to its own position; False if it attends all
-                tokens.
-            mask: intersected with the mask of the cache. `Lengths`, `Interval`, `Causal` and
-                `Window` count positions. `Causal` and `Window` without align or offset place the
-                queries at the last positions. Boolean arrays (T_q, capacity) index rows, so a
-                cache with a window refuses them.
+            score: the score of `append`. By default `ScaledDot()`.
+            causal: True, the default, if each query attends up to its own position; False if it
+                attends all tokens.
+            mask: intersected with the mask of the cache; by default None. `Lengths`, `Interval`,
+                `Causal` and `Window` count positions. `Causal` and `Window` without align or
+                offset place the queries at the last positions. Boolean arrays (T_q, capacity)
+                index rows, so a cache with a window refuses them.
             bias, bias_after: as for `attention`. `Relative` and `ALiBi` without align or offset
                 place the queries at the last positions.
             options: the other options of `attention`.
 
+        Returns:
+            The result of `attention`.
+
         Raises:
-            TypeError, ValueError: as `attention`, and as `mask` of the cache.
+            TypeError, ValueError: As `attention`, and as `mask` of the cache.
         """
         given = {"mask": mask, "bias": bias, "bias_after": bias_after, **options}
         plain = mask is bias is bias_after is None and not options
@@ -236,11 +260,18 @@ class Cache:
     def reorder(self, beams: Any) -> Cache:
         """Replace entry i of the batch by entry beams[i], as a beam search does.
 
-        beams: (B,), integers ≥ 0 of the first axis of keys and values. Compiled programs and
-        accelerators do not check beams: JAX fills an entry beyond the batch with NaN.
+        Compiled programs and accelerators do not check beams: JAX fills an entry beyond the batch
+        with NaN.
+
+        Args:
+            beams: (B,), integers ≥ 0 of the first axis of keys and values.
+
+        Returns:
+            The cache with these entries.
 
         Raises:
-            TypeError, ValueError: other beams, or a cache whose keys or values have no batch.
+            TypeError, ValueError: beams are not (B,) integers from 0 to B − 1, or keys or values
+                have no batch.
         """
         backend, buffers = backend_of(self.values)
         index = check_beams(backend.xp, buffers, beams, self.b, self.values)

@@ -41,17 +41,21 @@ def make_cache(
     Args:
         key: (..., T, d_k), the first tokens; T may be 0.
         value: (..., T, d_v).
-        score: a score object.
-        capacity: the largest number of tokens in the cache.
-        window: the number of last tokens that a query attends, its own included, as
-            `Window(window − 1, 0)`. With a window the cache is a ring, and never full: new tokens
-            overwrite the oldest. A step of n tokens at once needs a capacity of window + n − 1.
+        score: a score object. By default `ScaledDot()`.
+        capacity: the largest number of tokens in the cache, an integer ≥ 1.
+        window: the number of last tokens that a query attends, its own included, as `Window(window
+            − 1, 0)`. With a window the cache is a ring, and never full: new tokens overwrite the
+            oldest. A step of n tokens at once needs a capacity of window + n − 1. By default None,
+            all tokens.
+
+    Returns:
+        A `Cache`.
 
     Raises:
-        TypeError, ValueError: on wrong input, before any work.
+        TypeError, ValueError: An argument is wrong. The error comes before any work.
 
     >>> import numpy as np
-    >>> from anyscore import Additive, Causal, attention
+    >>> from anyscore import Additive, Causal, attention, make_cache
     >>> rng = np.random.default_rng(0)
     >>> score = Additive(rng.normal(size=(8, 4)), rng.normal(size=(8, 4)), rng.normal(size=8))
     >>> x = rng.normal(size=(2, 10, 4))

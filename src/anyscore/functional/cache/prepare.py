@@ -30,23 +30,28 @@ def prepare_keys(
 ) -> PreparedKeys:
     """Prepare keys once for many calls: their projections, biases and packed exponentials.
 
-    Return `PreparedKeys`. Pass them as `key` to `attention` with the same score; each call takes
-    its own masks and values. Prepared keys are a snapshot: later changes of the key in place, as
-    in a preallocated buffer, do not reach them. Prepare again after such a change, and after an
-    update of the parameters. Gradients reach the key and the parameters.
+    Pass the result as `key` to `attention` with the same score; each call takes its own masks and
+    values. Prepared keys are a snapshot: later changes of the key in place, as in a preallocated
+    buffer, do not reach them. Prepare again after such a change, and after an update of the
+    parameters. Gradients reach the key and the parameters.
 
     Args:
         key: (..., T_k, d_k).
-        score: a score object. A callable is refused: it has nothing to prepare.
-        mask, valid_lens: keys that no query of any call may attend, so that their rows are not
-            read here either. Needed only if padding is not finite. Accepted masks are `Lengths`,
-            `Interval` and `Keys`.
+        score: a score object, by default `ScaledDot()`. A callable is refused: it has nothing to
+            prepare.
+        mask: keys that no query of any call may attend, so that their rows are not read here
+            either. Needed only if padding is not finite. `Lengths`, `Interval` or `Keys`; by
+            default None.
+        valid_lens: the argument of `Lengths`; intersected with `mask`. By default None.
+
+    Returns:
+        `PreparedKeys`.
 
     Raises:
-        TypeError, ValueError: on wrong input, before any work.
+        TypeError, ValueError: An argument is wrong. The error comes before any work.
 
     >>> import numpy as np
-    >>> from anyscore import Additive, attention
+    >>> from anyscore import Additive, attention, prepare_keys
     >>> rng = np.random.default_rng(0)
     >>> score = Additive(rng.normal(size=(8, 4)), rng.normal(size=(8, 6)), rng.normal(size=8))
     >>> keys, values = rng.normal(size=(2, 10, 6)), rng.normal(size=(2, 10, 3))
