@@ -1,12 +1,15 @@
 """Attention with any score in models of the Hugging Face library transformers.
 
-import anyscore.hf
+In a model of transformers any score takes the place of the dot product:
 
-anyscore.hf.register()
-model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="anyscore")
-anyscore.hf.use(model, score="additive", layers=[0, 1])    # w·tanh(q + k) in two layers
-model.save_pretrained(folder)
-model = anyscore.hf.load(AutoModelForCausalLM, folder)
+    anyscore.hf.register()
+    model = AutoModelForCausalLM.from_pretrained(name, attn_implementation="anyscore")
+
+    anyscore.hf.use(model, score="additive", layers=[0, 1])    # w·tanh(q + k) in two layers
+    model.save_pretrained(folder)
+    model = anyscore.hf.load(AutoModelForCausalLM, folder)
+
+The files of this package:
 
     attention            `register`: the attention function of transformers
     masks                the mask function of transformers

@@ -40,6 +40,18 @@ def register() -> None:
     without attended keys, such as padding, is 0; "eager" returns the mean of all values there.
 
     Registering again changes nothing.
+
+    >>> import torch
+    >>> import anyscore.hf
+    >>> from transformers import LlamaConfig, LlamaModel
+    >>> anyscore.hf.register()
+    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
+    >>> config = LlamaConfig(vocab_size=10, **sizes)
+    >>> model, tokens = LlamaModel(config).eval(), torch.tensor([[1, 2, 3]])
+    >>> eager = model(tokens).last_hidden_state
+    >>> model.set_attn_implementation("anyscore")
+    >>> torch.allclose(model(tokens).last_hidden_state, eager, atol=1e-5)
+    True
     """
     AttentionInterface.register(NAME, attend)
     AttentionMaskInterface.register(NAME, interval_mask)

@@ -102,8 +102,8 @@ def use(
         score: a name of `anyscore.score.SCORES`, or another score of `anyscore.torch.Attention`,
             copied for each layer. None: the model's own score.
         layers: numbers or names of `attention_layers(model)`, or names of parts of the model with
-            such layers, such as "encoder"; None: all.
-        heads, kv_heads, head_dim: sizes, for layers without such attributes.
+            such layers, such as "encoder". By default None, all.
+        heads, kv_heads, head_dim: sizes, for layers without such attributes. By default None.
         options: options of `anyscore.torch.Attention`: bias, softcap, sink, normalizer, impl, and
             the scales of the score. softcap and sink are by default those of the model; dropout
             always is.
@@ -112,9 +112,11 @@ def use(
         The model.
 
     Raises:
-        TypeError, ValueError, IndexError: no model of transformers; no such layers; an unknown
-            score or option; sizes that a layer lacks or contradicts. The model is then unchanged.
+        TypeError, ValueError, IndexError: The model is not of transformers, or has no such layers.
+            The score or an option is unknown. A layer lacks a size, or contradicts it. The model
+            is then unchanged.
 
+    >>> from anyscore.hf import use
     >>> from transformers import LlamaConfig, LlamaModel
     >>> config = LlamaConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2)
     >>> model = use(LlamaModel(config), "additive", layers=[1])

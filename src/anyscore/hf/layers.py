@@ -21,10 +21,17 @@ def attention_layers(model: Any) -> dict[str, nn.Module]:
     Names and order are those of `model.named_modules()`. In an encoder-decoder, the modules of the
     encoder come first; each layer of the decoder then has self-attention and cross-attention.
 
-    Raises:
-        TypeError: the model is not of transformers.
-        ValueError: the model has no such layer.
+    Args:
+        model: a model of transformers.
 
+    Returns:
+        A dictionary from names to modules.
+
+    Raises:
+        TypeError: The model is not of transformers.
+        ValueError: The model has no such layer.
+
+    >>> from anyscore.hf import attention_layers
     >>> from transformers import LlamaConfig, LlamaModel
     >>> config = LlamaConfig(hidden_size=8, num_attention_heads=2, num_hidden_layers=2)
     >>> list(attention_layers(LlamaModel(config)))

@@ -21,7 +21,7 @@ _BY_HAND = "make the model from its config, use() the same score, and load the s
 def load(cls: type[M], name: Any, **options: Any) -> M:
     """Load a model whose scores `use` exchanged: `cls.from_pretrained(name, …)`, with its scores.
 
-    `from_pretrained` alone creates the original model; it leaves out the parameters of the scores,
+    `from_pretrained` alone creates the original model. It leaves out the parameters of the scores,
     with a warning. Parameters of scores that the files lack get the initial values of `use`.
 
     Args:
@@ -35,10 +35,24 @@ def load(cls: type[M], name: Any, **options: Any) -> M:
 
     Raises:
         TypeError: cls is no such class.
-        ValueError: the record of scores in the config is invalid; a score was not given by name;
-            or the files have parameters of scores without a record, because `use` got only a part
-            of the saved model. Then create the model from its config, call `use` with the same
-            score, and load the state dict.
+        ValueError: The record of scores in the config is invalid, or a score was not given by
+            name. Or the files have parameters of scores without a record, because `use` got only a
+            part of the saved model. Then create the model from its config, call `use` with the
+            same score, and load the state dict.
+
+    >>> from tempfile import TemporaryDirectory
+    >>> from anyscore.hf import load, use
+    >>> from transformers import LlamaConfig, LlamaModel
+    >>> sizes = {"hidden_size": 8, "num_attention_heads": 2, "num_hidden_layers": 1}
+    >>> config = LlamaConfig(vocab_size=10, **sizes)
+    >>> model = use(LlamaModel(config), "additive")
+    >>> with TemporaryDirectory() as folder:
+    ...     model.save_pretrained(folder)
+    ...     again = load(LlamaModel, folder)
+    >>> again.layers[0].self_attn.anyscore.w_v.weight.equal(
+    ...     model.layers[0].self_attn.anyscore.w_v.weight
+    ... )
+    True
     """
     prepared: Any = _prepared(cls)
     register()

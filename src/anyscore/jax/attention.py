@@ -26,25 +26,27 @@ _xp = load("jax")
 
 @with_texts
 class Attention(AttentionOptions, Layer):
-    """Attention with any scoring function: output = softmax(score(queries, keys)) · values.
+    """Attention layer for JAX, with any scoring function.
 
         apply(params, queries, keys, values=None, valid_lens=None, *, mask=None, bias=None, …)
 
-    queries: (..., T_q, d_q). keys: (..., T_k, d_k). values: (..., T_k, d_v), by default the keys.
-    Other arguments: as for `anyscore.attention` and `Layer.apply`.
+    `init` and `apply` take queries (..., T_q, d_q), keys (..., T_k, d_k) and values (..., T_k,
+    d_v), by default the keys. The arguments valid_lens, mask, bias and bias_after are as for
+    `anyscore.attention`.
 
     Args:
         score: a name ("additive", "scaled_dot", …; `anyscore.score.SCORES`) or a score's class:
             `init` draws its parameters. Or a score object: its arrays are the parameters. Or any
-            callable (queries, keys) → (..., T_q, T_k).
+            callable (queries, keys) → (..., T_q, T_k). By default "scaled_dot".
         {options}
-        dtype: of the parameters.
+        dtype: of the parameters. By default "float32".
         {scales}
 
     {errors}
 
     >>> import jax
     >>> import jax.numpy as jnp
+    >>> from anyscore.jax import Attention
     >>> layer = Attention("additive", hidden=8)
     >>> inputs = jnp.ones((2, 1, 20)), jnp.ones((2, 10, 2)), jnp.ones((2, 10, 4)), jnp.array([2, 6])
     >>> (output, weights), params = layer.init_with_output(jax.random.key(0), *inputs)
@@ -163,12 +165,19 @@ class Attention(AttentionOptions, Layer):
         bias: Any = None,
         bias_after: Any = None,
     ) -> Array:
-        """Return the matrix of scores (..., T_q, T_k), differentiable; see `anyscore.scores`.
+        """Return the matrix of scores, differentiable, as `anyscore.scores`.
 
-        Arguments: as for `apply`.
+        Args:
+            params: the parameters from `init`.
+            queries: (..., T_q, d_q).
+            keys: (..., T_k, d_k), or `PreparedKeys`.
+            valid_lens, mask, bias, bias_after: as for `apply`.
+
+        Returns:
+            Scores (..., T_q, T_k), float32 or float64; −∞ where the mask forbids a key.
 
         Raises:
-            TypeError, ValueError: as `anyscore.scores`; or widths other than the layer's.
+            TypeError, ValueError: As `anyscore.scores`; or widths are not those of the layer.
         """
         queries, keys = map(as_jax, (queries, keys))
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
@@ -189,12 +198,21 @@ class Attention(AttentionOptions, Layer):
         mask: Any = None,
         d_q: int | None = None,
     ) -> PreparedKeys:
-        """Prepare keys (..., T_k, d_k) for calls `apply(params, queries, prepared, …)`.
+        """Prepare keys for many calls, as `anyscore.prepare_keys`.
 
-        See `anyscore.prepare_keys`. d_q: width of the queries, for a layer without d_q=.
+        Args:
+            params: the parameters from `init`.
+            keys: (..., T_k, d_k).
+            valid_lens, mask: keys that no query of any call may attend, as for
+                `anyscore.prepare_keys`.
+            d_q: the width of the queries. Required for a layer that was made without d_q=.
+
+        Returns:
+            `PreparedKeys`, for calls `apply(params, queries, prepared, values)`.
 
         Raises:
-            ValueError: the width of the queries is unknown.
+            TypeError, ValueError: As `anyscore.prepare_keys`; or the width of the queries is
+                unknown.
         """
         keys = as_jax(keys)
         score = self._score(params, d_q, keys.shape[-1])

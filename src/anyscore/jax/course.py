@@ -35,10 +35,45 @@ def masked_softmax(X: Array, valid_lens: Any = None, *, mask: Any = None) -> Arr
     return softmax
 
 
-class DotProductAttention(course.DotProductAttention, Attention): ...
+@with_texts
+class DotProductAttention(course.DotProductAttention, Attention):
+    """
+    {dot_product}
+
+    >>> import jax.numpy as jnp
+    >>> from anyscore.jax import DotProductAttention
+    >>> layer, keys = DotProductAttention(), jnp.ones((2, 10, 2))
+    >>> values = jnp.arange(40.0).reshape(1, 10, 4).repeat(2, axis=0)
+    >>> layer.apply({}, jnp.ones((2, 1, 2)), keys, values, jnp.array([2, 6]))[:, 0]
+    Array([[ 2.,  3.,  4.,  5.],
+           [10., 11., 12., 13.]], dtype=float32)
+    """
 
 
-class AdditiveAttention(course.AdditiveAttention, Attention): ...
+@with_texts
+class AdditiveAttention(course.AdditiveAttention, Attention):
+    """
+    {additive}
+
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> from anyscore.jax import AdditiveAttention
+    >>> layer, inputs = AdditiveAttention(8), (jnp.ones((2, 1, 20)), jnp.ones((2, 10, 2)))
+    >>> params = layer.init(jax.random.key(0), *inputs)
+    >>> layer.apply(params, *inputs, valid_lens=jnp.array([2, 6])).shape
+    (2, 1, 2)
+    """
 
 
-class MLPAttention(course.MLPAttention, AdditiveAttention): ...
+@with_texts
+class MLPAttention(course.MLPAttention, AdditiveAttention):
+    """
+    {mlp}
+
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> from anyscore.jax import MLPAttention
+    >>> layer, inputs = MLPAttention(units=8), (jnp.ones((2, 1, 20)), jnp.ones((2, 10, 2)))
+    >>> layer.apply(layer.init(jax.random.key(0), *inputs), *inputs).shape
+    (2, 1, 2)
+    """

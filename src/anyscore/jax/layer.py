@@ -28,7 +28,7 @@ def as_jax(x: Any) -> Any:
 
 
 class Layer:
-    """A layer without state.
+    """Base of the layers for JAX: objects without state.
 
     A subclass defines the parameters by `initializers` and the output by `run`. Parameters and
     inputs may be NumPy arrays; outputs are JAX arrays.
@@ -41,18 +41,33 @@ class Layer:
         """Draw parameters for calls like `apply(params, *inputs)`.
 
         Args:
-            key: of `jax.random`.
-            inputs, masking: see the layer; not needed if the layer has all sizes.
+            key: a key of `jax.random`.
+            inputs, masking: the inputs and masks of a call; see the layer. Not needed if the layer
+                has all sizes.
+
+        Returns:
+            A dictionary from names to arrays.
 
         Raises:
-            TypeError, ValueError: as `anyscore.attention`; or a missing size.
+            TypeError, ValueError: As `anyscore.attention`; or a size is missing.
         """
         return self._draw(key, self.initializers(*inputs, **masking))
 
     def init_with_output(
         self, key: Array, *inputs: Any, **masking: Any
     ) -> tuple[tuple[Array, Any], Params]:
-        """Draw parameters and apply the layer. Return ((output, weights), parameters)."""
+        """Draw parameters and apply the layer.
+
+        Args:
+            key: a key of `jax.random`.
+            inputs, masking: the inputs and masks of the call; see the layer.
+
+        Returns:
+            ((output, weights), parameters).
+
+        Raises:
+            TypeError, ValueError: As `anyscore.attention`.
+        """
         params = self.init(key, *inputs, **masking)
         result = self.run(params, *inputs, **masking, return_weights=True)
         return (result.output, result.weights), params
@@ -66,17 +81,20 @@ class Layer:
         return_weights: bool = False,
         **masking: Any,
     ) -> Any:
-        """Return the output, or (output, weights) with `return_weights`.
+        """Compute the output with these parameters.
 
         Args:
             params: the parameters from `init`.
-            inputs, masking: see the layer.
-            training: True applies dropout.
+            inputs, masking: the inputs and masks of the call; see the layer.
+            training: True applies dropout. By default False.
             dropout_seed: a key of `jax.random`, or an integer; required for dropout.
-            return_weights: also return the weights (..., T_q, T_k), before dropout.
+            return_weights: True also returns the weights (..., T_q, T_k), before dropout.
+
+        Returns:
+            The output, or (output, weights) with `return_weights`.
 
         Raises:
-            TypeError, ValueError: as `anyscore.attention`; or widths other than the layer's.
+            TypeError, ValueError: As `anyscore.attention`; or widths are not those of the layer.
         """
         result = self.run(
             params,
@@ -97,17 +115,29 @@ class Layer:
         raise NotImplementedError
 
     def numpy_parameters(self, params: Mapping[str, Array]) -> dict[str, np.ndarray[Any, Any]]:
-        """Return the parameters as NumPy arrays, half precision as float32."""
+        """Return the parameters as NumPy arrays, half precision as float32.
+
+        Args:
+            params: the parameters from `init`.
+
+        Returns:
+            A mapping from names, common to all frameworks, to arrays.
+        """
         half = self.dtype.itemsize == 2
         return {name: np.asarray(x.astype("float32") if half else x) for name, x in params.items()}
 
     def load_numpy_parameters(self, arrays: Mapping[str, Any]) -> Params:
         """Return parameters from arrays of `numpy_parameters` of a layer of any framework.
 
-        Names of other libraries are accepted, see `anyscore.layers.state_dicts`.
+        Args:
+            arrays: a mapping from names to arrays. Names of *Dive into Deep Learning* and other
+                libraries are accepted; see the page migrate of the documentation.
+
+        Returns:
+            The parameters, in the dtype of the layer.
 
         Raises:
-            ValueError: names of another layer.
+            ValueError: The names are those of another layer.
         """
         state = dict(arrays)
         self._rename_legacy_keys(state)

@@ -79,9 +79,18 @@ class SelfAttention(_Projecting):
 
     Args:
         {self_attention}
-        dtype: of the parameters.
+        dtype: of the parameters. By default "float32".
 
     {errors}
+
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> from anyscore import Causal
+    >>> from anyscore.jax import SelfAttention
+    >>> layer, x = SelfAttention(8, 3, score="gaussian"), jnp.ones((2, 5, 8))
+    >>> params = layer.init(jax.random.key(0))
+    >>> layer.apply(params, x, mask=Causal()).shape, params["qkv.weight"].shape
+    ((2, 5, 8), (14, 8))
     """
 
     def __init__(
@@ -117,15 +126,26 @@ class MultiHeadAttention(_Projecting):
 
         apply(params, queries, keys=None, values=None, valid_lens=None, *, mask=None, …)
 
-    queries: (batch, T_q, d_q). keys: (batch, T_k, d_k), by default the queries. values:
-    (batch, T_k, d_v), by default the keys. Output: (batch, T_q, d). A boolean mask has two or four
-    axes; axis −3 of masks and biases is heads.
+    Queries are (batch, T_q, d_q). Keys are (batch, T_k, d_k), by default the queries. Values are
+    (batch, T_k, d_v), by default the keys. The output is (batch, T_q, d). A boolean mask has two
+    or four axes; axis −3 of masks and biases is heads.
 
     Args:
         {multi_head}
-        dtype: of the parameters.
+        dtype: of the parameters. By default "float32".
 
     {multi_head_errors}
+
+    Source: Vaswani et al. 2017, Attention Is All You Need, section 3.2.2.
+
+    >>> import jax
+    >>> import jax.numpy as jnp
+    >>> from anyscore.jax import MultiHeadAttention
+    >>> layer, x = MultiHeadAttention(16, 4, score="additive"), jnp.ones((2, 3, 16))
+    >>> params = layer.init(jax.random.key(0))
+    >>> output, weights = layer.apply(params, x, valid_lens=jnp.array([3, 1]), return_weights=True)
+    >>> output.shape, weights.shape
+    ((2, 3, 16), (2, 4, 3, 3))
     """
 
     sizes: HeadSizes
@@ -172,7 +192,20 @@ class MultiHeadAttention(_Projecting):
     def prepare_keys(
         self, params: Mapping[str, Array], keys: Array, valid_lens: Any = None, *, mask: Any = None
     ) -> PreparedKeys:
-        """Project keys (batch, T_k, d_k) and prepare them, as `Attention.prepare_keys`."""
+        """Project keys and prepare them, as `Attention.prepare_keys`.
+
+        Args:
+            params: the parameters from `init`.
+            keys: (batch, T_k, d_k).
+            valid_lens, mask: keys that no query of any call may attend, as for
+                `anyscore.prepare_keys`.
+
+        Returns:
+            `PreparedKeys`, for calls `apply(params, queries, prepared, values)`.
+
+        Raises:
+            TypeError, ValueError: As `anyscore.prepare_keys`.
+        """
         projected = heads.split(_xp, linear(_xp, params, as_jax(keys), "W_k"), self.sizes.kv_heads)
         return self.attention.prepare_keys(self._inner(params), projected, valid_lens, mask=mask)
 
@@ -183,7 +216,21 @@ class MultiHeadAttention(_Projecting):
         capacity: int,
         window: int | None = None,
     ) -> Cache:
-        """Make an empty cache for `step`, as `anyscore.make_cache`."""
+        """Make an empty cache for `step`, as `anyscore.make_cache`.
+
+        Args:
+            params: the parameters from `init`.
+            batch: the number of sequences.
+            capacity: the largest number of tokens in the cache.
+            window: the number of last tokens that a query attends, its own included. By default
+                None, all.
+
+        Returns:
+            A `Cache`, of the dtype of the parameters.
+
+        Raises:
+            TypeError, ValueError: capacity or window is no integer of its range.
+        """
         weights = {name: params[f"{name}.weight"] for name in ("W_k", "W_v")}
         tokens = {name: jnp.zeros((batch, 0, w.shape[1]), w.dtype) for name, w in weights.items()}
         k, v = (self._heads(params, x, name) for name, x in tokens.items())
@@ -193,14 +240,31 @@ class MultiHeadAttention(_Projecting):
     def step(
         self, params: Mapping[str, Array], x: Array, cache: Cache, **options: Any
     ) -> tuple[Array, Cache]:
-        """Append tokens x (batch, n, d) and attend causally. Return (output (batch, n, d), cache).
+        """Append tokens to a cache, and attend causally.
 
         Steps together compute `apply(params, x, mask=Causal())`.
 
-        options: mask, bias and bias_after, as for `Cache.attend`.
+        Args:
+            params: the parameters from `init`.
+            x: the tokens (batch, n, d).
+            cache: from `make_cache` of this layer, or from its last step.
+            options: mask, bias and bias_after, as for `Cache.attend`.
+
+        Returns:
+            (output (batch, n, d), cache with these tokens).
 
         Raises:
-            TypeError, ValueError: as `Cache.append` and `Cache.attend`.
+            TypeError, ValueError: As `Cache.append` and `Cache.attend`.
+
+        >>> import jax
+        >>> import jax.numpy as jnp
+        >>> from anyscore.jax import MultiHeadAttention
+        >>> layer = MultiHeadAttention(16, 4, score="additive")
+        >>> params = layer.init(jax.random.key(0))
+        >>> cache = layer.make_cache(params, batch=2, capacity=10)
+        >>> output, cache = layer.step(params, jnp.ones((2, 1, 16)), cache)
+        >>> output.shape, int(cache.length)
+        ((2, 1, 16), 1)
         """
         x, inner = as_jax(x), self.attention
         q, k, v = (self._heads(params, x, name) for name in ("W_q", "W_k", "W_v"))

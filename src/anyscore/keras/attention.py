@@ -29,22 +29,28 @@ from anyscore.score.base import Init, Score
 @register
 @with_texts
 class Attention(LastWeights[Any], Layer):
-    """Attention with any scoring function: output = softmax(score(queries, keys)) · values.
+    """Attention layer for Keras, with any scoring function.
+
+        output_i = Σ_j softmax_j score(query_i, key_j) · value_j        over the attended keys j
 
     Args:
         score: a name ("additive", "scaled_dot", …; `anyscore.score.SCORES`) or a score's class:
             the layer creates and initialises its parameters. Or a score object: the layer creates
             weights from its tensors, trained if a tensor is a trained variable. Or any callable
-            (queries, keys) → (..., T_q, T_k).
+            (queries, keys) → (..., T_q, T_k). By default "scaled_dot".
         {sizes}
-        options: sigma=, tau=, scale= or negative_slope= of the score: a fixed number in place of
-            the learned or default one. impl=, softcap=, sink=, normalizer=, seed=,
-            kernel_initializer=, bias_initializer=: see `anyscore.keras.options.Options`. name=,
+        options: the options below, and the scales of the score: sigma=, tau=, nu=, scale= or
+            negative_slope=, a fixed number in place of the learned or default one. Also name=,
             dtype= and other arguments of every Keras layer.
+
+    The options of every layer are:
+
+    {keras_options}
 
     {errors}
 
     >>> import numpy as np
+    >>> from anyscore.keras import Attention
     >>> layer = Attention("additive", hidden=8)
     >>> output = layer(np.ones((2, 1, 20)), np.ones((2, 10, 2)), valid_lens=[2, 6])
     >>> tuple(output.shape), tuple(layer.attention_weights.shape)
@@ -142,22 +148,25 @@ class Attention(LastWeights[Any], Layer):
         """Attend: output (..., T_q, d_v), or (output, weights) with `return_attention_scores`.
 
         Args:
-            queries: (..., T_q, d_q); or one list in Keras's order: [query, value] or
-                [query, value, key]. Keras's names query=, value= and key= are accepted too.
+            queries: (..., T_q, d_q); or one list in Keras's order: [query, value] or [query,
+                value, key]. Keras's names query=, value= and key= are accepted too.
             keys: (..., T_k, d_k).
-            values: (..., T_k, d_v), by default the keys.
+            values: (..., T_k, d_v). By default None, the keys.
             valid_lens: as for `anyscore.attention`.
             mask: as for `anyscore.attention`, or Keras's list of padding masks. Keras passes masks
                 of earlier layers itself. The output of a padded query is 0.
             bias, bias_after: as for `anyscore.attention`; tensors may be symbolic.
-            attention_mask: boolean (batch, T_q, T_k).
+            attention_mask: booleans (batch, T_q, T_k), True = may attend. By default None.
             training: True applies dropout.
-            return_attention_scores: also return the weights (..., T_q, T_k), before dropout.
-            use_causal_mask: True lets query i attend keys 0 … i alone.
+            return_attention_scores: True also returns the weights (..., T_q, T_k), before dropout.
+            use_causal_mask: True lets query i attend keys 0 … i alone. By default False.
             queries_mask, keys_mask, values_mask: padding masks (batch, T), passed by Keras.
 
+        Returns:
+            The output, or (output, weights) with `return_attention_scores`.
+
         Raises:
-            TypeError, ValueError: as `anyscore.attention`; or widths other than the layer's.
+            TypeError, ValueError: As `anyscore.attention`; or widths are not those of the layer.
         """
         q, k, v = self.complete(*three(queries, keys, values))
         self.check(*shapes(q, k, v))
@@ -185,13 +194,20 @@ class Attention(LastWeights[Any], Layer):
         bias: Any = None,
         bias_after: Any = None,
     ) -> Any:
-        """Return the matrix of scores (..., T_q, T_k), differentiable; see `anyscore.scores`.
+        """Return the matrix of scores, differentiable, as `anyscore.scores`.
 
-        queries, keys, valid_lens, mask, bias, bias_after: as for a call. Keras's masks of earlier
-        layers are ignored.
+        Keras's masks of earlier layers are ignored.
+
+        Args:
+            queries: (..., T_q, d_q).
+            keys: (..., T_k, d_k).
+            valid_lens, mask, bias, bias_after: as for a call of the layer.
+
+        Returns:
+            Scores (..., T_q, T_k), float32 or float64; −∞ where the mask forbids a key.
 
         Raises:
-            TypeError, ValueError: as `anyscore.scores`; or widths other than the layer's.
+            TypeError, ValueError: As `anyscore.scores`; or widths are not those of the layer.
         """
         q, k = (keras.ops.convert_to_tensor(x) for x in (queries, keys))
         if not self.built:

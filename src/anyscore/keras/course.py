@@ -48,14 +48,51 @@ class _Course(Attention):
 
 
 @register
-class DotProductAttention(course.DotProductAttention, _Course): ...
+@with_texts
+class DotProductAttention(course.DotProductAttention, _Course):
+    """
+    {dot_product}
+
+    >>> import keras
+    >>> import numpy as np
+    >>> from anyscore.keras import DotProductAttention
+    >>> layer, keys = DotProductAttention(), np.ones((2, 10, 2))
+    >>> values = np.arange(40.0).reshape(1, 10, 4).repeat(2, axis=0)
+    >>> output = layer(np.ones((2, 1, 2)), keys, values, valid_lens=[2, 6])
+    >>> print(keras.ops.convert_to_numpy(output)[:, 0])
+    [[ 2.  3.  4.  5.]
+     [10. 11. 12. 13.]]
+    """
 
 
 @register
+@with_texts
 class AdditiveAttention(course.AdditiveAttention, _Course):
+    """
+    {additive}
+
+    >>> import numpy as np
+    >>> from anyscore.keras import AdditiveAttention
+    >>> layer = AdditiveAttention(8, dropout=0.1)
+    >>> output = layer(np.ones((2, 1, 20)), np.ones((2, 10, 2)), valid_lens=[2, 6])
+    >>> tuple(output.shape), layer.count_params()           # 8 · 20 + 8 · 2 + 8
+    ((2, 1, 2), 184)
+    """
+
     own_names: ClassVar[dict[str, str]] = {"num_hiddens": "hidden", **_SIZES}
 
 
 @register
+@with_texts
 class MLPAttention(course.MLPAttention, AdditiveAttention):
+    """
+    {mlp}
+
+    >>> import numpy as np
+    >>> from anyscore.keras import MLPAttention
+    >>> layer = MLPAttention(units=8, dropout=0.1)
+    >>> tuple(layer(np.ones((2, 1, 20)), np.ones((2, 10, 2)), valid_lens=[2, 6]).shape)
+    (2, 1, 2)
+    """
+
     own_names: ClassVar[dict[str, str]] = {"units": "hidden", **_SIZES}

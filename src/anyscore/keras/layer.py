@@ -175,8 +175,11 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
     def numpy_parameters(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return the parameters as NumPy arrays, half precision as float32.
 
+        Returns:
+            A mapping from names, common to all frameworks, to arrays.
+
         Raises:
-            ValueError: the layer does not know its sizes yet.
+            ValueError: The layer does not know its sizes yet.
         """
         if not self.built:
             shapes = self.known_shapes()
@@ -188,10 +191,13 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
     def load_numpy_parameters(self, arrays: Mapping[str, Any]) -> None:
         """Load arrays of `numpy_parameters` of a layer of any framework.
 
-        Names of other libraries are accepted, see `anyscore.layers.state_dicts`.
+        Args:
+            arrays: a mapping from names to arrays. Names of *Dive into Deep Learning* and other
+                libraries are accepted; see the page migrate of the documentation.
 
         Raises:
-            ValueError: names or shapes of another layer; or the layer's sizes are unknown yet.
+            ValueError: Names or shapes are those of another layer; or the layer's sizes are
+                unknown yet.
         """
         current, state = self.numpy_parameters(), {x: np.asarray(y) for x, y in arrays.items()}
         self._rename_legacy_keys(state)

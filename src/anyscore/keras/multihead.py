@@ -26,12 +26,15 @@ from anyscore.ops.checks import check_size
 class SelfAttention(Projecting):
     """Attention of a sequence to itself, with one fused projection to queries, keys and values.
 
+        output = attention(x W_q, x W_k, x W_v)
+
     Args:
         {self_attention}
 
     {errors}
 
     >>> import numpy as np
+    >>> from anyscore.keras import SelfAttention
     >>> layer = SelfAttention(8, 3, score="gaussian")
     >>> tuple(layer(np.ones((2, 5, 8)), valid_lens=[2, 5]).shape)
     (2, 5, 8)
@@ -106,13 +109,20 @@ class SelfAttention(Projecting):
         use_causal_mask: bool = False,
         x_mask: Any = None,
     ) -> Any:
-        """Attend from x (..., T, d) to itself: (..., T, d_v), or (..., T, d) with `project_output`.
+        """Attend from x to itself.
 
-        Other arguments: as for `Attention`. With `return_attention_scores` the result is
-        (output, weights (..., T, T)).
+        Args:
+            x: (..., T, d).
+            valid_lens, mask, bias, bias_after, attention_mask: as for `Attention`.
+            return_attention_scores: True also returns the weights (..., T, T), before dropout.
+            use_causal_mask: True lets query i attend keys 0 … i alone. By default False.
+            x_mask: padding mask (batch, T), passed by Keras.
+
+        Returns:
+            The output (..., T, d_v), or (..., T, d) with `project_output`; or (output, weights).
 
         Raises:
-            TypeError, ValueError: as `anyscore.attention`; or a width other than the layer's.
+            TypeError, ValueError: As `anyscore.attention`; or the width is not that of the layer.
         """
         self.check(*shapes(x))
         padding = x_mask, x_mask, None
@@ -142,13 +152,20 @@ class SelfAttention(Projecting):
 class MultiHeadAttention(Projecting):
     """Attention in several heads, of a sequence to itself or to another, with any score.
 
+        head_h = attention(queries W_q^h, keys W_k^h, values W_v^h)
+        output = [head_1; …; head_n] W_o
+
     Args:
         {multi_head}
-        output_shape: last axes of the output in place of d, as in Keras: one width or several.
+        output_shape: the last axes of the output in place of d, as in Keras: one width or several.
+            By default None.
 
     {multi_head_errors}
 
+    Source: Vaswani et al. 2017, Attention Is All You Need, section 3.2.2.
+
     >>> import numpy as np
+    >>> from anyscore.keras import MultiHeadAttention
     >>> layer = MultiHeadAttention(12, 3, score="additive")
     >>> tuple(layer(np.ones((2, 5, 12)), use_causal_mask=True).shape)
     (2, 5, 12)
@@ -222,22 +239,25 @@ class MultiHeadAttention(Projecting):
         keys_mask: Any = None,
         values_mask: Any = None,
     ) -> Any:
-        """Attend in all heads: output (batch, T_q, d).
+        """Attend in all heads.
 
         Args:
             queries: (batch, T_q, d_q); or one list, or Keras's names, as for `Attention`.
-            keys: (batch, T_k, d_k), by default the queries.
-            values: (batch, T_k, d_v), by default the keys.
+            keys: (batch, T_k, d_k). By default None, the queries.
+            values: (batch, T_k, d_v). By default None, the keys.
             valid_lens: as for `anyscore.attention`.
             mask, attention_mask: as for `Attention`. Booleans are (T_q, T_k), (batch, T_q, T_k)
                 for all heads, or have heads at axis −3.
             bias, bias_after: as for `Attention`, with heads at axis −3.
             return_attention_scores: True returns (output, weights (batch, heads, T_q, T_k)).
-            use_causal_mask: True lets query i attend keys 0 … i alone.
+            use_causal_mask: True lets query i attend keys 0 … i alone. By default False.
             queries_mask, keys_mask, values_mask: padding masks (batch, T), passed by Keras.
 
+        Returns:
+            The output (batch, T_q, d), or (output, weights) with `return_attention_scores`.
+
         Raises:
-            TypeError, ValueError: as `anyscore.attention`; or widths other than the layer's.
+            TypeError, ValueError: As `anyscore.attention`; or widths are not those of the layer.
         """
         if keys is None and keys_mask is None and not isinstance(queries, list | tuple):
             keys_mask = queries_mask

@@ -9,6 +9,7 @@ from typing import Any
 
 import keras
 
+from anyscore.layers.texts import with_texts
 from anyscore.modifiers.normalizers import Normalizer, Sigmoid
 from anyscore.score.base import Init
 
@@ -16,20 +17,12 @@ OF_KERAS = "name", "dtype", "trainable", "autocast", "activity_regularizer"
 """Arguments of every layer of Keras."""
 
 
+@with_texts
 @dataclass(frozen=True)
 class Options:
     """Options of a layer.
 
-    impl: as for `anyscore.attention`.
-    softcap: c > 0 caps the scores after scale and biases: s → c · tanh(s / c). 0: no cap.
-        Source: Gemma Team 2024, Gemma 2, section 2.
-    sink: one more logit without a value, so that weights sum to less than 1; see
-        `anyscore.modifiers.sinks`. True: learned, one for each head if the layer has heads; the
-        initial value 0 is "softmax one" (Miller 2023). A number: fixed. None: no sink.
-    normalizer: as for `anyscore.attention`.
-    seed: the seed of dropout.
-    kernel_initializer, bias_initializer: Keras initializers of randomly initialised weights, and
-        of biases. None: the initialisation of the score and the layer.
+    {keras_options}
     """
 
     impl: str = "auto"

@@ -44,15 +44,18 @@ def replace(
             subclassed models are not replaced.
         score, options: as for `anyscore.keras.MultiHeadAttention`.
         layers: numbers or names of layers `keras.layers.MultiHeadAttention`, in the order of the
-            model; None: all. A layer of an inner model has the name "model/layer".
+            model. A layer of an inner model has the name "model/layer". By default None, all.
 
     Returns:
         The copy.
 
     Raises:
-        TypeError, ValueError, IndexError: no model, or a subclassed model; no such layers; an
-            unknown score or option; a layer with an option that anyscore's layer lacks.
+        TypeError, ValueError, IndexError: The model is no model, is subclassed, or has no such
+            layers. The score or an option is unknown. A layer has an option that anyscore's layer
+            lacks.
 
+    >>> import keras
+    >>> from anyscore.keras import replace
     >>> x = keras.Input((5, 8))
     >>> y = keras.layers.MultiHeadAttention(2, 3, name="mixing")(x, x, use_causal_mask=True)
     >>> model = replace(keras.Model(x, y), "additive")

@@ -87,12 +87,18 @@ class AttentionLayer(AttentionOptions, LastWeights[T]):
         bias: Any = None,
         bias_after: Any = None,
     ) -> T:
-        """Return the matrix of scores (..., T_q, T_k), differentiable; see `anyscore.scores`.
+        """Return the matrix of scores, differentiable, as `anyscore.scores`.
 
-        Arguments: as for a call of the layer.
+        Args:
+            queries: (..., T_q, d_q).
+            keys: (..., T_k, d_k), or `PreparedKeys`.
+            valid_lens, mask, bias, bias_after: as for a call of the layer.
+
+        Returns:
+            Scores (..., T_q, T_k), float32 or float64; −∞ where the mask forbids a key.
 
         Raises:
-            TypeError, ValueError: as `anyscore.scores`; or widths other than the layer's.
+            TypeError, ValueError: As `anyscore.scores`; or widths are not those of the layer.
 
         >>> import torch
         >>> from anyscore.torch import Attention
@@ -108,12 +114,19 @@ class AttentionLayer(AttentionOptions, LastWeights[T]):
         return found
 
     def prepare_keys(self, keys: T, valid_lens: Any = None, *, mask: Any = None) -> PreparedKeys:
-        """Prepare keys (..., T_k, d_k) for calls `layer(queries, prepared, …)`.
+        """Prepare keys for many calls of the layer, as `anyscore.prepare_keys`.
 
-        See `anyscore.prepare_keys`.
+        Args:
+            keys: (..., T_k, d_k).
+            valid_lens, mask: keys that no query of any call may attend, as for
+                `anyscore.prepare_keys`.
+
+        Returns:
+            `PreparedKeys`, for calls `layer(queries, prepared, values)`.
 
         Raises:
-            ValueError: the layer does not know its widths yet.
+            TypeError, ValueError: As `anyscore.prepare_keys`; or the layer does not know its
+                widths yet.
 
         >>> import torch
         >>> from anyscore.torch import Attention

@@ -9,22 +9,14 @@ from typing import Any
 
 
 class DotProductAttention:
-    """Scaled dot-product attention, under its name in *Dive into Deep Learning*.
-
-    options: as for `Attention`.
-    """
+    """Constructor of `DotProductAttention` in every framework."""
 
     def __init__(self, dropout: float = 0.0, **options: Any) -> None:
         super().__init__("scaled_dot", dropout=dropout, **options)  # type: ignore[call-arg]
 
 
 class AdditiveAttention:
-    """Additive attention, under its name in *Dive into Deep Learning*.
-
-    num_hiddens: width of the hidden layer.
-    query_size, key_size: widths of queries and keys; inferred from the first inputs if left out.
-    dropout, bias, options: as for `Attention`.
-    """
+    """Constructor of `AdditiveAttention` in every framework."""
 
     def __init__(
         self,
@@ -41,10 +33,7 @@ class AdditiveAttention:
 
 
 class MLPAttention(AdditiveAttention):
-    """Additive attention under its earlier name: score(q, k) = vᵀ tanh(W_k k + W_q q).
-
-    units: width of the hidden layer. dropout, options: as for `AdditiveAttention`.
-    """
+    """Constructor of `MLPAttention` in every framework."""
 
     def __init__(self, units: int, dropout: float = 0.0, **options: Any) -> None:
         super().__init__(units, dropout, **options)

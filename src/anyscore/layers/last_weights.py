@@ -53,11 +53,20 @@ class LastWeights(Generic[T]):
             last_weights(rows, heads, examples)
                 = attention_weights[..., heads, :, :][..., rows, :][examples]
 
-        rows: queries. heads: of axis −3. examples: of the first axis. Each is an integer, a slice
-        or a sequence of integers; None: all. Memory is for the chosen rows × keys.
+        Each argument is an integer, a slice or a sequence of integers. Memory is for the chosen
+        rows × keys.
+
+        Args:
+            rows: the chosen queries. By default None, all.
+            heads: the chosen entries of axis −3. By default None, all.
+            examples: the chosen entries of the first axis. By default None, all.
+
+        Returns:
+            The chosen weights; None if there was no call.
 
         Raises:
-            TypeError, IndexError: no integers, or an integer beyond its axis.
+            TypeError, IndexError: An argument is not of integers, or an integer is beyond its
+                axis.
 
         >>> import torch
         >>> from anyscore.torch import Attention

@@ -1,19 +1,19 @@
 """Layers for MXNet's Gluon, for arrays of `mx.np` and `mx.nd`.
 
-from anyscore.mxnet import Attention
+    from anyscore.mxnet import Attention
 
-layer = Attention("additive", hidden=32, dropout=0.1)
-layer.initialize()
-output = layer(queries, keys, values, valid_lens)
-layer.attention_weights                                  # (batch, queries, keys)
+    layer = Attention("additive", hidden=32, dropout=0.1)
+    layer.initialize()
+    output = layer(queries, keys, values, valid_lens)
+    layer.attention_weights                                  # (batch, queries, keys)
 
-MXNet is retired. How to remove MXNet from anyscore:
+MXNet is retired. To remove MXNet from anyscore, delete this folder, `tests/frameworks/mxnet` and
+the files named after MXNet: `ops/mxnet.py`, `ops/mxnet_operator.py`, `backends/mxnet.py` and
+`constraints-mxnet.txt`.
 
-- Delete this folder, `ops/mxnet.py`, `ops/mxnet_operator.py`, `backends/mxnet.py`,
-  `tests/frameworks/mxnet`, `constraints-mxnet.txt`, and the tabs of MXNet in `docs/chapter.md`.
-- Delete the lines of MXNet in `ops/__init__.py`, `backends/__init__.py`, `lab/plans.py`,
-  `lab/info.py`, `pyproject.toml` and the `Makefile`.
-- Run the tests, and delete the lines of MXNet that they report.
+Then delete the lines of MXNet in `ops/__init__.py`, `backends/__init__.py`, `lab/plans.py`,
+`lab/info.py`, `pyproject.toml` and the `Makefile`, and its tabs in `docs/chapter.md`. The tests
+report the lines that are left.
 """
 
 from anyscore.mxnet.attention import Attention

@@ -31,19 +31,23 @@ _xp = load("mxnet")
 
 @with_texts
 class Attention(AttentionLayer[Array], Layer):
-    """Attention with any scoring function: output = softmax(score(queries, keys)) · values.
+    """Attention layer for MXNet's Gluon, with any scoring function.
+
+        output_i = Σ_j softmax_j score(query_i, key_j) · value_j        over the attended keys j
 
     Args:
         score: a name ("additive", "scaled_dot", …; `anyscore.score.SCORES`) or a score's class:
             the layer creates and initialises its parameters. Or a score object: the layer
-            registers its parameters, and its arrays as constants. Or any callable
-            (queries, keys) → (..., T_q, T_k).
+            registers its parameters, and its arrays as constants. Or any callable (queries, keys)
+            → (..., T_q, T_k). By default "scaled_dot".
         {options}
-        prefix, params: as for every Gluon block.
+        prefix, params: as for every Gluon block. By default None.
         {scales}
 
     {errors}
 
+    >>> import mxnet as mx
+    >>> from anyscore.mxnet import Attention
     >>> layer = Attention("additive", hidden=8, d_q=20, d_k=2)
     >>> layer.initialize()
     >>> output = layer(mx.nd.ones((2, 1, 20)), mx.nd.ones((2, 10, 2)), valid_lens=[2, 6])
@@ -101,12 +105,15 @@ class Attention(AttentionLayer[Array], Layer):
         Args:
             queries: (..., T_q, d_q), an array of `mx.np` or `mx.nd`.
             keys: (..., T_k, d_k), or `PreparedKeys`.
-            values: (..., T_k, d_v), by default the keys.
+            values: (..., T_k, d_v). By default None, the keys.
             valid_lens, mask, bias, bias_after: as for `anyscore.attention`. In a hybridized parent
                 a trained bias must be a tensor.
 
+        Returns:
+            The output in the dtype of the queries.
+
         Raises:
-            TypeError, ValueError: as `anyscore.attention`; or widths other than the layer's.
+            TypeError, ValueError: As `anyscore.attention`; or widths are not those of the layer.
         """
         return super().__call__(queries, keys, values, valid_lens, mask, bias, bias_after)
 

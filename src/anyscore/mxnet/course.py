@@ -32,10 +32,45 @@ def masked_softmax(X: Array, valid_lens: Any = None, *, mask: Any = None) -> Arr
         return wrap(_masked_softmax(_xp, as_np(X), combine(mask, valid_lens)), X)
 
 
-class DotProductAttention(course.DotProductAttention, Attention): ...
+@with_texts
+class DotProductAttention(course.DotProductAttention, Attention):
+    """
+    {dot_product}
+
+    >>> import mxnet as mx
+    >>> from anyscore.mxnet import DotProductAttention
+    >>> layer, keys = DotProductAttention(), mx.nd.ones((2, 10, 2))
+    >>> layer.initialize()
+    >>> values = mx.nd.arange(40).reshape((1, 10, 4)).repeat(2, axis=0)
+    >>> print(layer(mx.nd.ones((2, 1, 2)), keys, values, valid_lens=[2, 6]).asnumpy()[:, 0])
+    [[ 2.  3.  4.  5.]
+     [10. 11. 12. 13.]]
+    """
 
 
-class AdditiveAttention(course.AdditiveAttention, Attention): ...
+@with_texts
+class AdditiveAttention(course.AdditiveAttention, Attention):
+    """
+    {additive}
+
+    >>> import mxnet as mx
+    >>> from anyscore.mxnet import AdditiveAttention
+    >>> layer = AdditiveAttention(8, dropout=0.1)
+    >>> layer.initialize()
+    >>> layer(mx.nd.ones((2, 1, 20)), mx.nd.ones((2, 10, 2)), valid_lens=[2, 6]).shape
+    (2, 1, 2)
+    """
 
 
-class MLPAttention(course.MLPAttention, AdditiveAttention): ...
+@with_texts
+class MLPAttention(course.MLPAttention, AdditiveAttention):
+    """
+    {mlp}
+
+    >>> import mxnet as mx
+    >>> from anyscore.mxnet import MLPAttention
+    >>> layer = MLPAttention(units=8, dropout=0.1)
+    >>> layer.initialize()
+    >>> layer(mx.nd.ones((2, 1, 20)), mx.nd.ones((2, 10, 2)), valid_lens=[2, 6]).shape
+    (2, 1, 2)
+    """

@@ -80,8 +80,11 @@ class Layer(HybridBlock):  # type: ignore[misc]
     def numpy_parameters(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return the parameters as NumPy arrays, half precision as float32.
 
+        Returns:
+            A mapping from names, common to all frameworks, to arrays.
+
         Raises:
-            ValueError: the layer is not initialised, or does not know its sizes yet.
+            ValueError: The layer is not initialised, or does not know its sizes yet.
 
         >>> from anyscore.mxnet import AdditiveAttention
         >>> layer = AdditiveAttention(8, query_size=20, key_size=2)
@@ -104,10 +107,12 @@ class Layer(HybridBlock):  # type: ignore[misc]
     def load_numpy_parameters(self, arrays: Mapping[str, Any]) -> None:
         """Load arrays of `numpy_parameters` of a layer of any framework.
 
-        Names of other libraries are accepted, see `anyscore.layers.state_dicts`.
+        Args:
+            arrays: a mapping from names to arrays. Names of *Dive into Deep Learning* and other
+                libraries are accepted; see the page migrate of the documentation.
 
         Raises:
-            ValueError: names or shapes of another layer.
+            ValueError: Names or shapes are those of another layer.
         """
         state = {name: np.atleast_1d(np.asarray(x)) for name, x in arrays.items()}
         self._rename_legacy_keys(state)

@@ -79,11 +79,20 @@ class _Projecting(LastWeights[Array], Layer):
 class SelfAttention(_Projecting):
     """Attention of a sequence to itself, with one fused projection to queries, keys and values.
 
+        output = attention(x W_q, x W_k, x W_v)
+
     Args:
         {self_attention}
-        prefix, params: as for every Gluon block.
+        prefix, params: as for every Gluon block. By default None.
 
     {errors}
+
+    >>> import mxnet as mx
+    >>> from anyscore.mxnet import SelfAttention
+    >>> layer = SelfAttention(8, 3, score="gaussian")
+    >>> layer.initialize()
+    >>> layer(mx.nd.ones((2, 5, 8)), valid_lens=[2, 5]).shape
+    (2, 5, 8)
     """
 
     def __init__(
@@ -112,12 +121,17 @@ class SelfAttention(_Projecting):
         bias: Any = None,
         bias_after: Any = None,
     ) -> Array:
-        """Attend from x (..., T, d) to itself: (..., T, d_v), or (..., T, d) with `project_output`.
+        """Attend from x to itself.
 
-        Other arguments: as for `Attention`.
+        Args:
+            x: (..., T, d).
+            valid_lens, mask, bias, bias_after: as for `Attention`.
+
+        Returns:
+            The output (..., T, d_v), or (..., T, d) with `project_output`.
 
         Raises:
-            TypeError, ValueError: as `anyscore.attention`.
+            TypeError, ValueError: As `anyscore.attention`.
         """
         return super().__call__(x, valid_lens, mask, bias, bias_after)
 
@@ -142,11 +156,23 @@ class SelfAttention(_Projecting):
 class MultiHeadAttention(_Projecting):
     """Attention in several heads, of a sequence to itself or to another, with any score.
 
+        head_h = attention(queries W_q^h, keys W_k^h, values W_v^h)
+        output = [head_1; …; head_n] W_o
+
     Args:
         {multi_head}
-        prefix, params: as for every Gluon block.
+        prefix, params: as for every Gluon block. By default None.
 
     {multi_head_errors}
+
+    Source: Vaswani et al. 2017, Attention Is All You Need, section 3.2.2.
+
+    >>> import mxnet as mx
+    >>> from anyscore.mxnet import MultiHeadAttention
+    >>> layer = MultiHeadAttention(16, 4, score="additive")
+    >>> layer.initialize()
+    >>> layer(mx.nd.ones((2, 3, 16)), mx.nd.ones((2, 10, 16)), valid_lens=[2, 6]).shape
+    (2, 3, 16)
     """
 
     _sizes: HeadSizes
@@ -183,24 +209,40 @@ class MultiHeadAttention(_Projecting):
         bias: Any = None,
         bias_after: Any = None,
     ) -> Array:
-        """Attend in all heads: output (batch, T_q, d).
+        """Attend in all heads.
 
         Args:
             queries: (batch, T_q, d_q).
-            keys: (batch, T_k, d_k), or `PreparedKeys`; by default the queries.
-            values: (batch, T_k, d_v), by default the keys.
+            keys: (batch, T_k, d_k), or `PreparedKeys`. By default None, the queries.
+            values: (batch, T_k, d_v). By default None, the keys.
             valid_lens, mask, bias, bias_after: as for `Attention`. A boolean mask has two or four
                 axes; axis −3 of masks and biases is heads.
 
+        Returns:
+            The output (batch, T_q, d).
+
         Raises:
-            TypeError, ValueError: as `anyscore.attention`; prepared keys without values.
+            TypeError, ValueError: As `anyscore.attention`; or keys are prepared, and values are
+                missing.
         """
         return super().__call__(queries, keys, values, valid_lens, mask, bias, bias_after)
 
     def prepare_keys(
         self, keys: Array, valid_lens: Any = None, *, mask: Any = None
     ) -> PreparedKeys:
-        """Project keys (batch, T_k, d_k) and prepare them, as `Attention.prepare_keys`."""
+        """Project keys and prepare them, as `Attention.prepare_keys`.
+
+        Args:
+            keys: (batch, T_k, d_k).
+            valid_lens, mask: keys that no query of any call may attend, as for
+                `anyscore.prepare_keys`.
+
+        Returns:
+            `PreparedKeys`, for calls `layer(queries, prepared, values)`.
+
+        Raises:
+            TypeError, ValueError: As `anyscore.prepare_keys`.
+        """
         projected = linear(_xp, self.values(keys.ctx), as_np(keys), "W_k")
         keys = split(_xp, projected, self._sizes.kv_heads)
         return self.attention.prepare_keys(keys, valid_lens, mask=mask)

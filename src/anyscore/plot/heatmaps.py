@@ -36,28 +36,30 @@ def explore(
 ) -> Path:
     """Write recorded attention weights as one page that shows any head of any layer.
 
-    The page is one file without network requests. The page stores √w of each weight w in one
-    byte, with an error of w of at most 0.004. An existing file is replaced whole.
+    The page is one file without network requests. The page stores √w of each weight w in one byte,
+    with an error of w of at most 0.004. An existing file is replaced whole.
 
     Args:
-        recording: a `Recording` of `anyscore.record`; or a mapping from names of layers to weights
-            (examples, heads, T_q, T_k), (heads, T_q, T_k) or (T_q, T_k) of any framework.
+        recording: a `Recording` of `anyscore.record`. Or a mapping from names of layers to weights
+            of any framework: (examples, heads, T_q, T_k), (heads, T_q, T_k) or (T_q, T_k).
         queries, keys: labels of the tokens: a list of texts, or one such list for each example; or
             a mapping from names of layers to either. By default keys have the labels of the
             queries, if there are as many keys as queries. Tokens without labels are numbered.
             Invisible characters are written as codes, and outer spaces as ␣.
-        path: the path of the file.
+        path: the path of the file. By default "attention.html".
         title: the title of the page.
 
     Returns:
         The path.
 
     Raises:
-        TypeError, ValueError: nothing was recorded; labels are not one for each token, or name a
-            layer that was not recorded; weights are outside [0, 1], or too many for a page.
-        OSError: the file cannot be written, is a folder, or its folder does not exist.
+        TypeError, ValueError: Nothing was recorded. Labels are not one for each token, or name a
+            layer that was not recorded. Weights are outside [0, 1], or too many for a page.
+        OSError: The file cannot be written, is a folder, or its folder does not exist.
 
-    >>> import tempfile, numpy as np
+    >>> import tempfile
+    >>> import numpy as np
+    >>> from anyscore.plot import explore
     >>> weights, folder = np.full((1, 2, 3, 3), 1 / 3), tempfile.mkdtemp()
     >>> page = explore({"encoder": weights}, ["a", "b", "c"], path=f"{folder}/page.html")
     >>> "encoder" in page.read_text()
@@ -83,29 +85,37 @@ def show_heatmaps(
 ) -> Figure:
     """Draw a grid of heatmaps with one colour scale.
 
-    A notebook shows the returned figure; a script calls ``figure.savefig(path)``. pyplot does not
+    A notebook shows the returned figure; a script calls `figure.savefig(path)`. pyplot does not
     manage the figure, so no call has to close the figure.
 
     Args:
-        matrices: ``(rows, columns, queries, keys)``, an array or tensor of any framework, on any
-            device; ``(columns, queries, keys)`` is one row and ``(queries, keys)`` one panel.
-            The colours start at 0, or at the smallest value if it is negative. Cells with NaN or
-            infinity stay empty.
+        matrices: (rows, columns, queries, keys), an array or tensor of any framework, on any
+            device; (columns, queries, keys) is one row and (queries, keys) one panel. The colours
+            start at 0, or at the smallest value if it is negative. Cells with NaN or infinity stay
+            empty.
         xlabel: the name of the keys, under the lowest panels.
         ylabel: the name of the queries, beside the leftmost panels.
-        titles: one for each column.
-        figsize: width and height of the whole figure in inches.
-        cmap: the name of a matplotlib colour map.
-        xticklabels: one for each key, tokens of any script; a space is shown as ␣.
-        yticklabels: one for each query.
+        titles: one for each column. By default None.
+        figsize: width and height of the whole figure in inches. By default (2.5, 2.5).
+        cmap: the name of a matplotlib colour map. By default "Reds".
+        xticklabels: one for each key, tokens of any script; a space is shown as ␣. By default
+            None, for numbers.
+        yticklabels: one for each query. By default None, for numbers.
 
     Returns:
         The matplotlib figure.
 
     Raises:
         ImportError: matplotlib is not installed.
-        TypeError: ``matrices`` does not hold real numbers.
-        ValueError: a wrong rank, an empty axis or a wrong number of titles or tick labels.
+        TypeError: `matrices` does not hold real numbers.
+        ValueError: The rank is wrong, an axis is empty, or numbers of titles or labels are wrong.
+
+    >>> import numpy as np
+    >>> from anyscore.plot import show_heatmaps
+    >>> weights = np.eye(4).reshape(1, 1, 4, 4)
+    >>> figure = show_heatmaps(weights, "Keys", "Queries", titles=["diagonal"])
+    >>> figure.axes[0].get_title(), figure.axes[0].get_xlabel()
+    ('diagonal', 'Keys')
     """
     try:
         from matplotlib.figure import Figure

@@ -21,16 +21,31 @@ Weights = NDArray[np.float32]
 
 @dataclass
 class Recording:
-    """The weights of the calls of attention layers, in the order of the calls.
-
-    layers: the names of the recorded layers; some may not have run.
-    calls: (name of the layer, weights) of each call. Weights are (examples, heads, T_q, T_k),
-        float32, before dropout. A layer without heads has one head; a call without a batch has one
-        example.
-    chosen: the arguments "heads" and "examples" of `record`, as lists of integers or slices; empty
-        if all are recorded.
+    """Weights of the calls of attention layers, in the order of the calls; `record` yields one.
 
     `recording["encoder.0"]` lists the weights of the calls of a layer.
+
+    Attributes:
+        layers: the names of the recorded layers; some may not have run.
+        calls: (name of the layer, weights) of each call. Weights are (examples, heads, T_q, T_k),
+            float32, before dropout. A layer without heads has one head; a call without a batch has
+            one example.
+        chosen: the arguments "heads" and "examples" of `record`, as lists of integers or slices;
+            empty if all are recorded.
+
+    Raises:
+        KeyError: `recording[layer]` names a layer that was not recorded.
+
+    >>> import torch
+    >>> from anyscore import record
+    >>> from anyscore.torch import Attention
+    >>> model, x = torch.nn.Sequential(Attention()), torch.zeros(2, 3, 4)
+    >>> with record(model) as recording:
+    ...     output = model[0](x, x)
+    >>> recording["0"][0][0, 0]                             # example 0, head 0
+    array([[0.33333334, 0.33333334, 0.33333334],
+           [0.33333334, 0.33333334, 0.33333334],
+           [0.33333334, 0.33333334, 0.33333334]], dtype=float32)
     """
 
     layers: list[str]
@@ -43,11 +58,14 @@ class Recording:
         return [weights for name, weights in self.calls if name == layer]
 
     def examples(self) -> dict[str, list[Weights]]:
-        """Return the weights (heads, T_q, T_k) of each example, for each layer that ran.
+        """Return the weights of each example, for each layer that ran.
 
         A call with one query is a step of a decoder: its weights become the next row of the call
         before. Keys that a row did not have yet get weight 0. A call with more queries begins new
         examples.
+
+        Returns:
+            A dictionary from names of layers to lists of weights (heads, T_q, T_k).
         """
         found = {layer: self.runs(layer) for layer in self.layers}
         return {
@@ -57,7 +75,17 @@ class Recording:
         }
 
     def runs(self, layer: str) -> list[list[Weights]]:
-        """Return the calls of a layer, grouped into the steps of the same examples."""
+        """Return the calls of a layer, grouped into the steps of the same examples.
+
+        Args:
+            layer: the name of a recorded layer.
+
+        Returns:
+            A list of runs. Each is a list of weights (examples, heads, T_q, T_k).
+
+        Raises:
+            KeyError: The layer was not recorded.
+        """
         runs: list[list[Weights]] = []
         for weights in self[layer]:
             if runs and _follows(weights, runs[-1][-1]):
@@ -78,25 +106,25 @@ def record(
     a cache are recorded too. The results of the model stay the same, and all hooks are removed
     afterwards.
 
-    Not recorded: calls inside `torch.compile`; `fit` and `predict` of Keras on TensorFlow and JAX;
-    hybridized blocks of MXNet; `Cache.attend`, which belongs to no layer.
+    Not recorded are calls inside `torch.compile`, in hybridized blocks of MXNet, and in `fit` and
+    `predict` of Keras on TensorFlow and JAX. `Cache.attend` belongs to no layer.
 
     Args:
         model: a layer or a model of PyTorch, Keras or Gluon.
         layers: names of layers, the beginning of names up to a dot, or numbers in the order of the
-            model; by default all.
+            model. By default None, all.
         heads, examples: the heads, and the examples of a batch, to record: an integer, a slice or
-            a sequence of integers each; by default all. Other weights are not computed.
+            a sequence of integers each. By default None, all. Other weights are not computed.
 
     Yields:
         The `Recording`, which grows with each call.
 
     Raises:
-        TypeError: the model belongs to no such framework, or a choice has another type.
-        ValueError: the model has no layer that can be recorded, or no layer of the name; a choice
+        TypeError: The model belongs to no such framework, or a choice has another type.
+        ValueError: The model has no layer that can be recorded, or no layer of the name; a choice
             is empty. In the call of a layer: slices choose no weights, or the layer attends along
             the edges of a graph, so that its weights are not (T_q, T_k).
-        IndexError: the model has no layer of the number. In the call of a layer: no such head or
+        IndexError: The model has no layer of the number. In the call of a layer: no such head or
             example.
 
     >>> import torch

@@ -58,22 +58,30 @@ class _LastCall(NamedTuple):
 
 @with_texts
 class Attention(AttentionLayer[Tensor], Layer):
-    """Attention with any scoring function: output = softmax(score(queries, keys)) · values.
+    """Attention layer for PyTorch, with any scoring function.
+
+        output_i = Σ_j softmax_j score(query_i, key_j) · value_j        over the attended keys j
 
     Args:
         score: a name ("additive", "scaled_dot", …; `anyscore.score.SCORES`) or a score's class:
             the layer creates and initialises its parameters. Or a score object: the layer
-            registers its tensors. Or any callable (queries, keys) → (..., T_q, T_k).
+            registers its tensors. Or any callable (queries, keys) → (..., T_q, T_k). By default
+            "scaled_dot".
         {options}
-        device, dtype: of the parameters.
+        device, dtype: of the parameters. By default None, as for `torch.nn.Linear`.
         {scales}
 
     {errors}
 
+    >>> import torch
+    >>> from anyscore.torch import Attention
     >>> layer = Attention("additive", hidden=8, d_q=20, d_k=2)
     >>> output = layer(torch.ones(2, 1, 20), torch.ones(2, 10, 2), valid_lens=torch.tensor([2, 6]))
     >>> output.shape, layer.attention_weights.shape
     (torch.Size([2, 1, 2]), torch.Size([2, 1, 10]))
+    >>> layer.attention_weights[0]                          # the length of this example is 2
+    tensor([[0.5000, 0.5000, 0.0000, 0.0000, 0.0000, 0.0000, 0.0000, 0.0000, 0.0000,
+             0.0000]])
     """
 
     _tokens = "queries", "keys", "values"
@@ -137,12 +145,15 @@ class Attention(AttentionLayer[Tensor], Layer):
         Args:
             queries: (..., T_q, d_q).
             keys: (..., T_k, d_k), or `PreparedKeys`.
-            values: (..., T_k, d_v), by default the keys.
+            values: (..., T_k, d_v). By default None, the keys.
             valid_lens, mask, bias, bias_after: as for `anyscore.attention`.
-            return_weights: also return the weights (..., T_q, T_k), before dropout.
+            return_weights: True also returns the weights (..., T_q, T_k), before dropout.
+
+        Returns:
+            The output in the dtype of the queries, or (output, weights).
 
         Raises:
-            TypeError, ValueError: as `anyscore.attention`; or widths other than the layer's.
+            TypeError, ValueError: As `anyscore.attention`; or widths are not those of the layer.
         """
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         values = tensor if values is None else values

@@ -70,8 +70,11 @@ class Layer(nn.Module):
     def numpy_parameters(self) -> dict[str, np.ndarray[Any, Any]]:
         """Return the state dict as NumPy arrays, half precision as float32.
 
+        Returns:
+            A mapping from names, common to all frameworks, to arrays.
+
         Raises:
-            ValueError: the parameters have no shapes yet.
+            ValueError: The parameters have no shapes yet.
 
         >>> from anyscore.torch import AdditiveAttention
         >>> arrays = AdditiveAttention(8, query_size=20, key_size=2).numpy_parameters()
@@ -88,9 +91,11 @@ class Layer(nn.Module):
     def load_numpy_parameters(self, arrays: Mapping[str, Any]) -> None:
         """Load arrays of `numpy_parameters` of a layer of any framework.
 
-        Names of other libraries are accepted, see `anyscore.layers.state_dicts`.
+        Args:
+            arrays: a mapping from names to arrays. Names of *Dive into Deep Learning* and other
+                libraries are accepted; see the page migrate of the documentation.
 
         Raises:
-            RuntimeError: as `load_state_dict`, if names or shapes are not those of the layer.
+            RuntimeError: As `load_state_dict`, if names or shapes are not those of the layer.
         """
         self.load_state_dict({name: torch.tensor(np.asarray(x)) for name, x in arrays.items()})

@@ -27,11 +27,22 @@ _xp = load("torch")
 class SelfAttention(Projecting):
     """Attention of a sequence to itself, with one fused projection to queries, keys and values.
 
+        output = attention(x W_q, x W_k, x W_v)
+
     Args:
         {self_attention}
-        device, dtype: of the parameters.
+        device, dtype: of the parameters. By default None, as for `torch.nn.Linear`.
 
     {errors}
+
+    >>> import torch
+    >>> from anyscore import Causal
+    >>> from anyscore.torch import SelfAttention
+    >>> layer = SelfAttention(8, 3, score="gaussian")
+    >>> layer(torch.ones(2, 5, 8), mask=Causal()).shape
+    torch.Size([2, 5, 8])
+    >>> layer.qkv                                           # 3 + 3 + 8 outputs
+    Linear(in_features=8, out_features=14, bias=True)
     """
 
     _tokens = ("x",)
@@ -64,12 +75,17 @@ class SelfAttention(Projecting):
         bias: Any = None,
         bias_after: Any = None,
     ) -> Tensor:
-        """Attend from x (..., T, d) to itself: (..., T, d_v), or (..., T, d) with `project_output`.
+        """Attend from x to itself.
 
-        Other arguments: as for `anyscore.attention`.
+        Args:
+            x: (..., T, d).
+            valid_lens, mask, bias, bias_after: as for `anyscore.attention`.
+
+        Returns:
+            The output (..., T, d_v), or (..., T, d) with `project_output`.
 
         Raises:
-            TypeError, ValueError: as `anyscore.attention`.
+            TypeError, ValueError: As `anyscore.attention`.
         """
         queries, keys, values = self.qkv(x).split(self._sizes.widths, dim=-1)
         options = {"mask": mask, "bias": bias, "bias_after": bias_after}
@@ -81,16 +97,31 @@ class SelfAttention(Projecting):
 class MultiHeadAttention(Projecting):
     """Attention in several heads, of a sequence to itself or to another, with any score.
 
+        head_h = attention(queries W_q^h, keys W_k^h, values W_v^h)
+        output = [head_1; …; head_n] W_o
+
     Args:
         {multi_head}
-        batch_first: False for tensors (T, batch, d).
-        device, dtype: of the parameters.
+        batch_first: False for tensors (T, batch, d). By default True.
+        device, dtype: of the parameters. By default None, as for `torch.nn.Linear`.
 
     {multi_head_errors}
 
+    Source: Vaswani et al. 2017, Attention Is All You Need, section 3.2.2. With kv_heads: Ainslie
+    et al. 2023, GQA: Training Generalized Multi-Query Transformer Models from Multi-Head
+    Checkpoints.
+
+    >>> import torch
+    >>> from anyscore.torch import MultiHeadAttention
+    >>> layer = MultiHeadAttention(16, 4, kv_heads=2, score="additive")
+    >>> queries, keys = torch.ones(2, 3, 16), torch.ones(2, 10, 16)
+    >>> output, weights = layer(queries, keys, need_weights=True, average_attn_weights=False)
+    >>> output.shape, weights.shape                         # weights by query head
+    (torch.Size([2, 3, 16]), torch.Size([2, 4, 3, 10]))
+
     The layer accepts the call of `torch.nn.MultiheadAttention`, and so can replace one:
 
-    >>> encoder = nn.TransformerEncoderLayer(16, 4, batch_first=True)
+    >>> encoder = torch.nn.TransformerEncoderLayer(16, 4, batch_first=True)
     >>> encoder.self_attn = MultiHeadAttention(16, 4, score="additive")
     >>> padding = torch.tensor([[False, False, True]])
     >>> encoder(torch.ones(1, 3, 16), src_key_padding_mask=padding).shape
@@ -148,24 +179,28 @@ class MultiHeadAttention(Projecting):
         average_attn_weights: bool = True,
         is_causal: bool = False,
     ) -> Any:
-        """Attend in all heads: output (batch, T_q, d).
+        """Attend in all heads.
 
         Args:
             queries: (batch, T_q, d_q); or queries, keys and values without the batch.
-            keys: (batch, T_k, d_k), or `PreparedKeys`; by default the queries.
-            values: (batch, T_k, d_v), by default the keys.
-            valid_lens, mask, bias, bias_after: as for `anyscore.attention`. A boolean mask has
-                two or four axes; axis −3 of masks and biases is heads.
+            keys: (batch, T_k, d_k), or `PreparedKeys`. By default None, the queries.
+            values: (batch, T_k, d_v). By default None, the keys.
+            valid_lens, mask, bias, bias_after: as for `anyscore.attention`. A boolean mask has two
+                or four axes; axis −3 of masks and biases is heads.
             key_padding_mask, attn_mask, is_causal: as for `torch.nn.MultiheadAttention`, where
                 True = may not attend. Booleans are intersected with the other masks; floats are
                 added as `bias_after`.
-            need_weights: None returns the output alone. True returns (output, weights before
-                dropout), False returns (output, None).
-            average_attn_weights: True averages the weights over heads: (batch, T_q, T_k). False
-                returns (batch, heads, T_q, T_k).
+            need_weights: None, the default, returns the output alone. True returns (output,
+                weights before dropout), False returns (output, None).
+            average_attn_weights: True, the default, averages the weights over heads: (batch, T_q,
+                T_k). False returns (batch, heads, T_q, T_k).
+
+        Returns:
+            The output (batch, T_q, d), or (output, weights); see need_weights.
 
         Raises:
-            TypeError, ValueError: as `anyscore.attention`; prepared keys without values.
+            TypeError, ValueError: As `anyscore.attention`; or keys are prepared, and values are
+                missing.
         """
         tensors = queries, keys, values = complete(queries, keys, values)
         check_inputs(queries, keys.key if isinstance(keys, PreparedKeys) else keys, values)
@@ -210,12 +245,37 @@ class MultiHeadAttention(Projecting):
     def prepare_keys(
         self, keys: Tensor, valid_lens: Any = None, *, mask: Any = None
     ) -> PreparedKeys:
-        """Project keys (batch, T_k, d_k) and prepare them, as `Attention.prepare_keys`."""
+        """Project keys and prepare them, as `Attention.prepare_keys`.
+
+        Args:
+            keys: (batch, T_k, d_k).
+            valid_lens, mask: keys that no query of any call may attend, as for
+                `anyscore.prepare_keys`.
+
+        Returns:
+            `PreparedKeys`, for calls `layer(queries, prepared, values)`.
+
+        Raises:
+            TypeError, ValueError: As `anyscore.prepare_keys`.
+        """
         keys = split(_xp, self._project(keys, "W_k"), self.kv_heads)
         return self.attention.prepare_keys(keys, valid_lens, mask=mask)
 
     def make_cache(self, batch: int, capacity: int, window: int | None = None) -> Cache:
-        """Make an empty cache for `step`, as `anyscore.make_cache`."""
+        """Make an empty cache for `step`, as `anyscore.make_cache`.
+
+        Args:
+            batch: the number of sequences, an integer ≥ 0.
+            capacity: the largest number of tokens in the cache.
+            window: the number of last tokens that a query attends, its own included. By default
+                None, all.
+
+        Returns:
+            A `Cache`, of the device and dtype of the parameters.
+
+        Raises:
+            TypeError, ValueError: An argument is no integer of this range.
+        """
         check_integers(0, batch=batch)
         like, inputs = next(self.parameters()), self._sizes.linears
         with torch.no_grad():
@@ -227,20 +287,34 @@ class MultiHeadAttention(Projecting):
     def step(
         self, x: Tensor, cache: Cache, *, mask: Any = None, bias: Any = None, bias_after: Any = None
     ) -> Tensor:
-        """Append tokens x (batch, n, d) to a cache, and attend causally: output (batch, n, d).
+        """Append tokens to a cache, and attend causally.
 
         Steps together compute `layer(x, mask=Causal())` in evaluation mode. As for `Cache.append`,
         tokens must not need gradients. `attention_weights` stay the weights of the last call;
-        `step_weights` returns the weights of a step. mask, bias, bias_after: as for
-        `Cache.attend`.
+        `step_weights` returns the weights of a step.
+
+        Args:
+            x: the tokens (batch, n, d).
+            cache: from `make_cache` of this layer; the layer writes to it.
+            mask, bias, bias_after: as for `Cache.attend`.
+
+        Returns:
+            The output (batch, n, d).
 
         Raises:
-            TypeError, ValueError: as `Cache.append` and `Cache.attend`, before any work.
+            TypeError, ValueError: As `Cache.append` and `Cache.attend`. The error comes before any
+                work.
 
-        >>> layer = MultiHeadAttention(16, 4, score="additive").eval()
+        >>> import torch
+        >>> from anyscore import Causal
+        >>> from anyscore.torch import MultiHeadAttention
+        >>> layer, x = MultiHeadAttention(16, 4, score="additive").eval(), torch.randn(2, 10, 16)
         >>> cache = layer.make_cache(batch=2, capacity=10)
         >>> with torch.no_grad():
-        ...     outputs = [layer.step(torch.ones(2, 1, 16), cache) for _ in range(10)]
+        ...     outputs = [layer.step(x[:, t : t + 1], cache) for t in range(10)]
+        ...     together = layer(x, mask=Causal())
+        >>> torch.allclose(torch.cat(outputs, 1), together, atol=1e-5)
+        True
         """
         if not isinstance(cache, Cache):
             made = "layer.make_cache(batch, capacity)"
@@ -264,12 +338,19 @@ class MultiHeadAttention(Projecting):
         examples: Chosen = None,
         **options: Any,
     ) -> Tensor | None:
-        """Return the weights (batch, heads, n, tokens) of the last step; None under compilation.
+        """Return the weights of the last step.
 
-        x, options: the arguments of the step. heads, examples: as for `last_weights`.
+        Args:
+            x: the tokens of the step.
+            cache: the cache of the step.
+            heads, examples: as for `last_weights`. By default None, all.
+            options: the other arguments of the step.
+
+        Returns:
+            Weights (batch, heads, n, tokens); None under compilation.
 
         Raises:
-            TypeError, IndexError: as `last_weights`.
+            TypeError, IndexError: As `last_weights`.
         """
         if torch.compiler.is_compiling():
             return None

@@ -71,27 +71,28 @@ def replace(
 
     The model is changed in place; `torch.nn.Transformer`, its encoders and its decoders are such
     models. Projections keep their values. The score takes projected queries and keys, with new
-    parameters in each head. Calls of the model stay the same. Create the optimiser afterwards:
-    the parameters are new objects with other names in the state dict. Subclasses with their own
+    parameters in each head. Calls of the model stay the same. Create the optimiser afterwards: the
+    parameters are new objects with other names in the state dict. Subclasses with their own
     `forward` are not replaced.
 
     Args:
         model: any module. If the model is a multi-head layer itself, use the returned module.
         score, options: as for `anyscore.torch.MultiHeadAttention`.
         layers: numbers or names of multi-head layers, in the order of `model.named_modules()`, or
-            names of parts of the model with such layers; None: all.
+            names of parts of the model with such layers. By default None, all.
 
     Returns:
         The model.
 
     Raises:
-        TypeError, ValueError, IndexError: the model is no module, or has no such layers; an
-            unknown score or option; a layer with add_bias_kv, add_zero_attn or parametrized
+        TypeError, ValueError, IndexError: The model is no module, or has no such layers. The score
+            or an option is unknown. A layer has add_bias_kv, add_zero_attn or parametrized
             weights. The model is then unchanged.
 
     >>> import torch
-    >>> model = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, batch_first=True), 3)
-    >>> model = replace(model, "additive", layers=[0, 2])
+    >>> from anyscore.torch import replace
+    >>> layer = torch.nn.TransformerEncoderLayer(8, 2, batch_first=True)
+    >>> model = replace(torch.nn.TransformerEncoder(layer, 3), "additive", layers=[0, 2])
     >>> [name for name, _ in model.named_parameters() if "w_v" in name]
     ['layers.0.self_attn.attention.w_v.weight', 'layers.2.self_attn.attention.w_v.weight']
     >>> model(torch.ones(1, 5, 8)).shape

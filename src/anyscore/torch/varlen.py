@@ -45,29 +45,34 @@ def varlen_attention(
     Args:
         query: (T_q, heads, d_q), the tokens of all sequences one after the other.
         key, value: (T_k, kv heads, …), where kv heads divide heads.
-        cu_seqlens_q, cu_seqlens_k: (sequences + 1,), integers, as for `anyscore.Sequences`;
-            cu_seqlens_k is by default cu_seqlens_q.
-        window_size: numbers of keys that a query attends before and after its own position;
-            −1: all; (−1, 0) is causal. The last query of a sequence has the position of the last
-            key that `seqused_k` leaves.
+        cu_seqlens_q: (sequences + 1,), integers, as for `anyscore.Sequences`.
+        cu_seqlens_k: the same for keys. By default None, cu_seqlens_q.
         longest: must be empty: max_q and max_k of PyTorch's function are refused.
-        seqused_k: (sequences,), integers: each sequence attends its first seqused_k keys alone.
+        window_size: numbers of keys that a query attends before and after its own position; −1:
+            all. (−1, 0) is causal. The last query of a sequence has the position of the last key
+            that `seqused_k` leaves. By default (−1, −1).
+        seqused_k: (sequences,), integers: each sequence attends its first seqused_k keys alone. By
+            default None, all.
         score: as for `anyscore.attention`. Its scale is an argument of the score, as in
             `ScaledDot(scale=…)`.
         mask: further masks, intersected with the sequences, the window and seqused_k.
-        options: other options of `anyscore.attention`: dropout, softcap, sink, bias, return_lse, ….
+        options: other options of `anyscore.attention`: dropout, softcap, sink, bias, return_lse,
+            ….
 
     Returns:
         The output (T_q, heads, d_v); `AttentionOutput` if a `return_*` flag is set, with weights
         (heads, T_q, T_k) and the log-sum-exp (heads, T_q).
 
     Raises:
-        TypeError, ValueError: as `anyscore.attention`; or tensors with other axes.
+        TypeError, ValueError: As `anyscore.attention`; or tensors have other axes.
 
     >>> import torch
-    >>> x = torch.ones(5, 8, 16)                                     # lengths of 2 and 3
-    >>> varlen_attention(x, x, x, [0, 2, 5], window_size=(-1, 0)).shape
-    torch.Size([5, 8, 16])
+    >>> from anyscore.torch import varlen_attention
+    >>> x = torch.arange(5.0).reshape(5, 1, 1)                       # lengths of 2 and 3
+    >>> varlen_attention(0 * x, 0 * x, x, [0, 2, 5])[:, 0, 0]        # means of each sequence
+    tensor([0.5000, 0.5000, 3.0000, 3.0000, 3.0000])
+    >>> varlen_attention(0 * x, 0 * x, x, [0, 2, 5], window_size=(-1, 0))[:, 0, 0]
+    tensor([0.0000, 0.5000, 2.0000, 2.5000, 3.0000])
     """
     for name, x in (("query", query), ("key", key), ("value", value)):
         if not isinstance(x, Tensor):

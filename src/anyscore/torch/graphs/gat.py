@@ -13,26 +13,39 @@ from anyscore.torch.graphs.neighbours import Fill
 
 
 class GATConv(GraphLayer):
-    """x'_i = Σ_j α_ij Θ x_j,   α_ij = softmax_j LeakyReLU(a_sᵀ Θ x_j + a_tᵀ Θ x_i + a_eᵀ Θ_e e_ij).
+    """Graph attention by a sum of one number of the source and one of the target.
 
-    The sum is over the edges j → i. Each node and each edge has one number for each head, so the
-    layer needs no other memory. All queries rank their keys alike; `GATv2Conv` removes this limit.
+        x'_i = Σ_j α_ij Θ x_j        over the edges j → i
+        α_ij = softmax_j LeakyReLU(a_sᵀ Θ x_j + a_tᵀ Θ x_i + a_eᵀ Θ_e e_ij)
 
-    Args: as for `GATv2Conv`; a pair `in_channels` makes linear layers for sources and for targets.
+    Each node and each edge has one number for each head, so the layer needs no other memory. All
+    queries rank their keys alike; `GATv2Conv` removes this limit.
+
+    Args:
+        in_channels: the width of node features; or a pair, widths of sources and of targets, which
+            makes linear layers for each.
+        out_channels, heads, concat, negative_slope, dropout: as for `GATv2Conv`.
+        add_self_loops, edge_dim, fill_value, bias, residual: as for `GATv2Conv`.
+        others: aggr, flow and node_dim of PyTorch Geometric's layer, with their default values
+            alone.
 
     State dict, as in `torch_geometric.nn.GATConv` 2.8: lin.weight, or lin_src.weight and
     lin_dst.weight; att_src, att_dst, att_edge (1, H, C); bias, lin_edge.weight, res.weight.
 
     Raises:
-        TypeError, ValueError: sizes that are no integers ≥ 1, or a dropout outside [0, 1).
+        TypeError, ValueError: A size is no integer ≥ 1, dropout is outside [0, 1), or an option is
+            unknown.
 
     Source: Veličković et al. 2018, Graph Attention Networks, eq. 3.
 
     >>> import torch
     >>> from anyscore.torch import GATConv
-    >>> layer = GATConv(16, 8, heads=2)
-    >>> layer(torch.randn(4, 16), torch.tensor([[0, 1, 2], [1, 2, 3]])).shape
+    >>> layer, edge_index = GATConv(16, 8, heads=2), torch.tensor([[0, 1, 2], [1, 2, 3]])
+    >>> layer(torch.randn(4, 16), edge_index).shape
     torch.Size([4, 16])
+    >>> _, (edges, weights) = layer(torch.randn(4, 16), edge_index, return_attention_weights=True)
+    >>> edges.shape, weights.shape                          # 3 edges and 4 self-loops, 2 heads
+    (torch.Size([2, 7]), torch.Size([7, 2]))
     """
 
     needs_targets = False
@@ -92,12 +105,17 @@ class GATConv(GraphLayer):
     ) -> Any:
         """Attend along the edges.
 
-        x, edge_index, edge_attr, return_attention_weights and the result: as for `GATv2Conv`.
-        Targets may be None: then scores depend on sources and edges alone, without a residual.
-        size: the numbers of sources and of targets, for targets that are None.
+        Args:
+            x, edge_index, edge_attr, return_attention_weights: as for `GATv2Conv`. Targets may be
+                None: then scores depend on sources and edges alone, without a residual.
+            size: the numbers of sources and of targets, for targets that are None.
+
+        Returns:
+            (targets, H · C), or (targets, C) with concat=False. With return_attention_weights
+            (output, (edge_index, weights (E, H))), added self-loops included.
 
         Raises:
-            TypeError, ValueError: tensors of other shapes or types, or unknown nodes.
+            TypeError, ValueError: A tensor has another shape or type, or a node is unknown.
         """
         loops = self.add_self_loops, self.fill_value
         graph = self.take(x, edge_index, edge_attr, loops, size)

@@ -13,40 +13,48 @@ from anyscore.torch.graphs.neighbours import Fill
 
 
 class GATv2Conv(GraphLayer):
-    """x'_i = Σ_j α_ij Θ_l x_j,   α_ij = softmax_j aᵀ LeakyReLU(Θ_l x_j + Θ_r x_i + Θ_e e_ij).
+    """Graph attention by an additive score.
 
-    The sum is over the edges j → i. Memory grows with nodes and edges. PyTorch Geometric's layer
-    of this name makes tensors of edges × heads × channels; here only edge features make one such
-    tensor.
+        x'_i = Σ_j α_ij Θ_l x_j        over the edges j → i
+        α_ij = softmax_j aᵀ LeakyReLU(Θ_l x_j + Θ_r x_i + Θ_e e_ij)
+
+    Memory grows with nodes and edges. PyTorch Geometric's layer of this name makes tensors of
+    edges × heads × channels; here only edge features make one such tensor.
 
     Args:
         in_channels: the width of node features, or a pair: widths of sources and of targets.
         out_channels: the width C of each head.
-        heads: the number H of heads.
-        concat: True concatenates the heads, False averages them.
-        negative_slope: the slope of LeakyReLU for negative arguments.
-        dropout: rate p in [0, 1) on the weights, in training only.
-        add_self_loops: True replaces all edges from a node to itself by exactly one.
-        edge_dim: the width of edge features; None: no edge features.
-        fill_value: the features of added self-loops. A number; a tensor; or "mean", "add", "min",
-            "max" or "mul" of the features of the node's incoming edges. None: 1.
-        bias: True adds a bias to `lin_l`, `lin_r` and the output.
-        share_weights: True uses `lin_l` as `lin_r`.
-        residual: True adds x_i, projected by `res`, to the output.
+        heads: the number H of heads. By default 1.
+        concat: True, the default, concatenates the heads; False averages them.
+        negative_slope: the slope of LeakyReLU for negative arguments. By default 0.2.
+        dropout: rate p in [0, 1) on the weights, in training only. By default 0.
+        add_self_loops: True, the default, replaces all edges from a node to itself by exactly one.
+        edge_dim: the width of edge features. By default None: no edge features.
+        fill_value: the features of added self-loops. A number; a tensor; or "mean" (the default),
+            "add", "min", "max" or "mul" of the features of the node's incoming edges. None: 1.
+        bias: True, the default, adds a bias to `lin_l`, `lin_r` and the output.
+        share_weights: True uses `lin_l` as `lin_r`. By default False.
+        residual: True adds x_i, projected by `res`, to the output. By default False.
+        others: aggr, flow and node_dim of PyTorch Geometric's layer, with their default values
+            alone.
 
     State dict, as in `torch_geometric.nn.GATv2Conv` 2.8: lin_l.weight, lin_l.bias, lin_r.weight,
     lin_r.bias, att (1, H, C), bias, lin_edge.weight, res.weight.
 
     Raises:
-        TypeError, ValueError: sizes that are no integers ≥ 1, or a dropout outside [0, 1).
+        TypeError, ValueError: A size is no integer ≥ 1, dropout is outside [0, 1), or an option is
+            unknown.
 
     Source: Brody et al. 2022, How Attentive are Graph Attention Networks?, eq. 7.
 
     >>> import torch
     >>> from anyscore.torch import GATv2Conv
-    >>> layer = GATv2Conv(16, 8, heads=2)
-    >>> layer(torch.randn(4, 16), torch.tensor([[0, 1, 2], [1, 2, 3]])).shape
+    >>> layer, edge_index = GATv2Conv(16, 8, heads=2), torch.tensor([[0, 1, 2], [1, 2, 3]])
+    >>> layer(torch.randn(4, 16), edge_index).shape
     torch.Size([4, 16])
+    >>> _, (edges, weights) = layer(torch.randn(4, 16), edge_index, return_attention_weights=True)
+    >>> edges.shape, weights.shape                          # 3 edges and 4 self-loops, 2 heads
+    (torch.Size([2, 7]), torch.Size([7, 2]))
     """
 
     def __init__(  # noqa: PLR0913 (theirs)
@@ -96,16 +104,20 @@ class GATv2Conv(GraphLayer):
     ) -> Any:
         """Attend along the edges.
 
-        x: (nodes, in_channels), or a pair of tensors: sources and targets.
-        edge_index: (2, E), integers, source and target of each edge in any order. Duplicate edges
-            count separately. Layers and calls with the same tensor share one sorted copy.
-        edge_attr: (E, edge_dim), or (E,) if edge_dim is 1.
+        Args:
+            x: (nodes, in_channels), or a pair of tensors: sources and targets.
+            edge_index: (2, E), integers, source and target of each edge in any order. Duplicate
+                edges count separately. Layers and calls with the same tensor share one sorted
+                copy.
+            edge_attr: (E, edge_dim), or (E,) if edge_dim is 1. By default None.
+            return_attention_weights: True also returns the weights.
 
-        Return (targets, H · C), or (targets, C) with concat=False. With return_attention_weights
-        return (output, (edge_index, weights (E, H))), added self-loops included.
+        Returns:
+            (targets, H · C), or (targets, C) with concat=False. With return_attention_weights
+            (output, (edge_index, weights (E, H))), added self-loops included.
 
         Raises:
-            TypeError, ValueError: tensors of other shapes or types, or unknown nodes.
+            TypeError, ValueError: A tensor has another shape or type, or a node is unknown.
         """
         loops = self.add_self_loops, self.fill_value
         graph = self.take(x, edge_index, edge_attr, loops)

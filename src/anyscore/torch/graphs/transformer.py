@@ -12,25 +12,34 @@ from anyscore.torch.graphs.layer import GraphLayer, Pair
 
 
 class TransformerConv(GraphLayer):
-    """x'_i = W_1 x_i + Σ_j α_ij (v_j + W_6 e_ij),   α_ij = softmax_j q_iᵀ (k_j + W_6 e_ij) / √C.
+    """Graph attention by scaled dot products.
 
-    v_j = W_2 x_j, q_i = W_3 x_i, k_j = W_4 x_j, and the sum is over the edges j → i. Memory grows
-    with nodes and edges; edge features make three tensors of edges × heads × channels.
+        x'_i = W_1 x_i + Σ_j α_ij (v_j + W_6 e_ij)        over the edges j → i
+        α_ij = softmax_j q_iᵀ (k_j + W_6 e_ij) / √C
+        v_j = W_2 x_j,  q_i = W_3 x_i,  k_j = W_4 x_j
+
+    Memory grows with nodes and edges; edge features make three tensors of edges × heads ×
+    channels.
 
     Args:
         in_channels, out_channels, heads, concat, dropout, edge_dim: as for `GATv2Conv`.
-        beta: True mixes W_1 x_i and the sum m_i as β W_1 x_i + (1 − β) m_i, with
-            β = sigmoid(w_5ᵀ [m_i, W_1 x_i, m_i − W_1 x_i]).
-        bias: True adds a bias to the linear layers, except `lin_edge` and `lin_beta`.
-        root_weight: True adds W_1 x_i; False also switches beta off.
+        beta: True mixes W_1 x_i and the sum m_i as β W_1 x_i + (1 − β) m_i, with β = sigmoid(w_5ᵀ
+            [m_i, W_1 x_i, m_i − W_1 x_i]). By default False.
+        bias: True, the default, adds a bias to the linear layers, except `lin_edge` and
+            `lin_beta`.
+        root_weight: True, the default, adds W_1 x_i; False also switches beta off.
+        others: aggr, flow and node_dim of PyTorch Geometric's layer, with their default values
+            alone.
 
     State dict, as in `torch_geometric.nn.TransformerConv` 2.8: lin_key, lin_query, lin_value,
     lin_skip, lin_edge, lin_beta.
 
     Raises:
-        TypeError, ValueError: sizes that are no integers ≥ 1, or a dropout outside [0, 1).
+        TypeError, ValueError: A size is no integer ≥ 1, dropout is outside [0, 1), or an option is
+            unknown.
 
-    Source: Shi et al. 2021, Masked Label Prediction, eq. 3 to 5.
+    Source: Shi et al. 2021, Masked Label Prediction: Unified Message Passing Model for
+    Semi-Supervised Classification, eq. 3 to 5.
 
     >>> import torch
     >>> from anyscore.torch import TransformerConv
@@ -76,12 +85,19 @@ class TransformerConv(GraphLayer):
         edge_attr: Tensor | None = None,
         return_attention_weights: bool | None = None,
     ) -> Any:
-        """Attend along the edges; arguments and result are as for `GATv2Conv`.
+        """Attend along the edges.
 
-        As in PyTorch Geometric, any `return_attention_weights` except None returns weights.
+        Args:
+            x, edge_index, edge_attr: as for `GATv2Conv`.
+            return_attention_weights: as in PyTorch Geometric, any value except None returns
+                weights.
+
+        Returns:
+            (targets, H · C), or (targets, C) with concat=False; or (output, (edge_index, weights
+            (E, H))).
 
         Raises:
-            TypeError, ValueError: tensors of other shapes or types, or unknown nodes.
+            TypeError, ValueError: A tensor has another shape or type, or a node is unknown.
         """
         with_weights = return_attention_weights is not None
         graph = self.take(x, edge_index, edge_attr, own_keys=edge_attr is not None)

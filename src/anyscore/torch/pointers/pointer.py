@@ -25,9 +25,20 @@ _xp = load("torch")
 
 @named_tuple
 class PointerKeys(NamedTuple):
-    """The keys (B, T_k, d_k), prepared for pointing and for glimpses (None without glimpses).
+    """Keys prepared for pointing and for glimpses; the result of `Pointer.prepare_keys`.
 
-    left: boolean (B, T_k), True = may be pointed to; None: all.
+    Attributes:
+        keys: (B, T_k, d_k).
+        pointing: the prepared keys of the last score.
+        glimpse: the prepared keys of glimpses; None without glimpses.
+        left: booleans (B, T_k), True = may be pointed to; None: all.
+
+    >>> import torch
+    >>> from anyscore.torch import Pointer
+    >>> pointer = Pointer("additive", glimpses=0, hidden=8, d_q=4, d_k=6)
+    >>> prepared = pointer.prepare_keys(torch.ones(2, 5, 6), valid_lens=torch.tensor([5, 3]))
+    >>> prepared.left.sum(-1), prepared.glimpse
+    (tensor([5, 3]), None)
     """
 
     keys: Tensor
@@ -38,11 +49,19 @@ class PointerKeys(NamedTuple):
 
 @named_tuple
 class Decoded(NamedTuple):
-    """The sequences that a pointer chose.
+    """Sequences that a pointer chose; the result of `Pointer.decode`.
 
-    nodes: (B, steps), int64; −1 for a step without keys to choose. log_probabilities: (B, steps),
-    of each choice; 0 for a step without a choice. Their sum over steps is the log-probability of
-    the sequence.
+    Attributes:
+        nodes: (B, steps), int64; −1 for a step without keys to choose.
+        log_probabilities: (B, steps), of each choice; 0 for a step without a choice. Their sum
+            over steps is the log-probability of the sequence.
+
+    >>> import torch
+    >>> from anyscore.torch import Pointer
+    >>> pointer, keys = Pointer("dot", 0, 0, d_q=2, d_k=2), torch.tensor([[[1.0, 0], [3, 0]]])
+    >>> nodes, log_probabilities = pointer.decode(keys[:, 0], keys, lambda nodes: keys[:, 0])
+    >>> nodes, log_probabilities[:, 1]                      # one key is left in the second step
+    (tensor([[1, 0]]), tensor([0.]))
     """
 
     nodes: Tensor
@@ -50,7 +69,7 @@ class Decoded(NamedTuple):
 
 
 class Pointer(Layer):
-    """A pointer: log-probabilities of keys, computed by attention without values.
+    """Pointer network: log-probabilities of keys, computed by attention without values.
 
         q₀ = q,  q_l = Σ_j softmax_j(g(q_{l−1}, k_j)) · k_j        for each of the glimpses l
         log p_j = log softmax_j(C · tanh(s(q_L, k_j)))              over the keys not yet visited
@@ -59,22 +78,25 @@ class Pointer(Layer):
     parameters of g. Without clipping the argument of the last softmax is s itself.
 
     Args:
-        score: as for `Attention`: a name, a class, or a score object.
-        glimpses: the number of glimpses, which refine the query; 0: none.
-        clip: C > 0, or 0 for no clipping.
-        hidden, d_q, d_k, bias, impl, device, dtype, scales: as for `Attention`. d_q: the width of
-            the queries of a call. Widths are inferred at the first call if left out.
+        score: as for `Attention`: a name, a class, or a score object. By default "additive".
+        glimpses: the number of glimpses, which refine the query. By default 1; 0: none.
+        clip: C > 0, or 0 for no clipping. By default 10.
+        d_q, d_k: the widths of the queries and keys of a call. By default None: the first call
+            finds them.
+        options: hidden, bias, impl, device, dtype and scales, as for `Attention`.
 
     State dict: `pointing.W_q.weight` and so on, and `glimpse.W_q.weight` and so on.
 
     Raises:
-        TypeError, ValueError: an unknown score or argument, a missing size, or widths d_q ≠ d_k
+        TypeError, ValueError: The score or an argument is unknown, a size is missing, or d_q ≠ d_k
             with two glimpses or more.
 
     Sources: Vinyals et al. 2015, Pointer Networks, eq. 3. Bello et al. 2016, Neural Combinatorial
     Optimization with Reinforcement Learning, appendix A (glimpses, and C · tanh, eq. 16). Kool et
     al. 2019, Attention, Learn to Solve Routing Problems!, eq. 7, where g and s are products.
 
+    >>> import torch
+    >>> from anyscore.torch import Pointer
     >>> pointer = Pointer("additive", glimpses=1, clip=10.0, hidden=8, d_q=4, d_k=6)
     >>> keys, left = torch.ones(2, 5, 6), torch.tensor([[True] * 5, [False] * 4 + [True]])
     >>> prepared = pointer.prepare_keys(keys)
@@ -111,12 +133,19 @@ class Pointer(Layer):
     def prepare_keys(
         self, keys: Tensor, valid_lens: Any = None, *, mask: Any = None
     ) -> PointerKeys:
-        """Prepare keys (B, T_k, d_k) for many steps; see `anyscore.prepare_keys`.
+        """Prepare keys for many steps, as `anyscore.prepare_keys`.
 
-        No step points to keys that valid_lens or mask forbid; calls need not repeat either.
+        Args:
+            keys: (B, T_k, d_k).
+            valid_lens, mask: keys that no step may point to, as for `anyscore.prepare_keys`. Calls
+                need not repeat either.
+
+        Returns:
+            `PointerKeys`.
 
         Raises:
-            ValueError: the layer does not know its widths yet.
+            TypeError, ValueError: As `anyscore.prepare_keys`; or the layer does not know its
+                widths yet.
         """
         pointing = self.pointing.prepare_keys(keys, valid_lens, mask=mask)
         glimpse = self.glimpse
@@ -145,7 +174,7 @@ class Pointer(Layer):
             (B, T_k) or (B, T_q, T_k), float32 or float64; all −∞ for a query without allowed keys.
 
         Raises:
-            TypeError, ValueError: as `anyscore.attention`; or tensors of other ranks.
+            TypeError, ValueError: As `anyscore.attention`; or tensors have other ranks.
         """
         tensors = keys if isinstance(keys, PointerKeys) else PointerKeys(keys, keys, keys)  # type: ignore[arg-type]
         check_inputs(queries, tensors.keys, tensors.keys)
@@ -185,20 +214,24 @@ class Pointer(Layer):
             query: (B, d_q), the query of the first step.
             keys: (B, T_k, d_k), or (1, T_k, d_k) for all sequences, or `PointerKeys`. Tensors are
                 prepared here.
-            next_query: (nodes (B,) of the last step) → the next query (B, d_q). A sequence without
-                keys left has node 0, and its query is not used.
-            mask: boolean (B, T_k), True = to be visited. The tensor is not changed.
-            valid_lens: (B,), the number of keys of each sequence.
-            steps: the number of steps; by default until no key is left.
-            sample: True draws from the probabilities, with `generator` if given; False takes the
-                most probable key.
+            next_query: a function from the nodes (B,) of the last step to the next query (B, d_q).
+                A sequence without keys left has node 0, and its query is not used.
+            mask: booleans (B, T_k), True = to be visited. The tensor is not changed. By default
+                None, all.
+            valid_lens: (B,), the number of keys of each sequence. By default None, all.
+            steps: the number of steps. By default None: until no key is left.
+            sample: True draws from the probabilities. False, the default, takes the most probable
+                key.
+            generator: the random generator of samples. By default None, PyTorch's.
 
         Returns:
             `Decoded`; its log-probabilities are differentiable, as for REINFORCE.
 
         Raises:
-            TypeError, ValueError: as `forward`; or steps is no integer ≥ 0.
+            TypeError, ValueError: As `forward`; or steps is no integer ≥ 0.
 
+        >>> import torch
+        >>> from anyscore.torch import Pointer
         >>> _ = torch.manual_seed(0)
         >>> pointer, keys = Pointer("dot", 0, 0, d_q=2, d_k=2), torch.randn(3, 4, 2)
         >>> rows = torch.arange(3)
@@ -257,13 +290,20 @@ class Pointer(Layer):
 def unvisited(nodes: Tensor, n: int) -> Tensor:
     """Return the masks of the steps of known sequences: the keys not yet visited.
 
-    nodes: (B, steps), int64; −1 after the end of a sequence. n: the number of keys. Return boolean
-    (B, steps, n): True if no earlier step visits the key.
+    Values are checked only if reading them does not wait for a device.
+
+    Args:
+        nodes: (B, steps), integers; −1 after the end of a sequence.
+        n: the number of keys.
+
+    Returns:
+        Booleans (B, steps, n): True if no earlier step visits the key.
 
     Raises:
-        TypeError, ValueError: nodes are no integers (B, steps) from −1 to n − 1. Values are
-            checked only if reading them does not wait for a device.
+        TypeError, ValueError: nodes are no integers (B, steps) from −1 to n − 1.
 
+    >>> import torch
+    >>> from anyscore.torch import unvisited
     >>> unvisited(torch.tensor([[2, 0]]), 3).int()
     tensor([[[1, 1, 1],
              [1, 1, 0]]], dtype=torch.int32)

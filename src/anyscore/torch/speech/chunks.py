@@ -20,23 +20,24 @@ def chunkwise(alignment: Tensor, energies: Tensor, width: int) -> Tensor:
         β_ij = Σ_k α_ik e^u_ij / Σ_l e^u_il        j ≤ k < j + width,   k − width < l ≤ k
 
     Exponents are u_ij − max_l u_il ≤ 0, so that large energies do not overflow. The backward
-    computes the exponents again and keeps two matrices T_q × T_k.
+    computes the exponents again and keeps two matrices T_q × T_k. Derivatives are of first order.
 
     Args:
         alignment: α (..., T_q, T_k), the result of `monotonic_alignment`, hard or soft.
         energies: u, of the same shape; −∞ for masked keys.
-        width: the width w of the chunk.
+        width: the width w of the chunk, an integer ≥ 1.
 
-    Return β (..., T_q, T_k). The weight α of a chunk without allowed keys is dropped. Derivatives
-    are of first order.
+    Returns:
+        β (..., T_q, T_k). The weight α of a chunk without allowed keys is dropped.
 
     Raises:
-        TypeError, ValueError: tensors of unequal shapes or without floating point, or a width that
-            is no integer ≥ 1.
+        TypeError, ValueError: The tensors have unequal shapes or are not of floating point, or
+            width is no integer ≥ 1.
 
     Source: Chiu & Raffel 2018, Monotonic Chunkwise Attention, eq. 11 to 13.
 
     >>> import torch
+    >>> from anyscore.torch import chunkwise
     >>> chunkwise(torch.tensor([[0.0, 0.0, 1.0]]), torch.zeros(1, 3), 2)
     tensor([[0.0000, 0.5000, 0.5000]])
     """

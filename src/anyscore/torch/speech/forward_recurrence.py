@@ -23,27 +23,29 @@ def forward_alignment(
 
     The formula is the published m_ij · softmax_j e_ij, normalised to sum to 1 for each query. The
     recurrence goes from log α_i−1 to log α_i, so that large energies of unreachable keys cause no
-    underflow. u = ½ is forward attention without a transition agent. The backward is the adjoint
-    recurrence in logarithms; it keeps the logarithms alone.
+    underflow. With u = ½ there is no transition agent. The backward is the adjoint recurrence in
+    logarithms; it keeps the logarithms alone. Derivatives are of first order.
 
     Args:
         energies: e (..., T_q, T_k); −∞ for masked keys.
         transition: u, the probability to move by one key before each query; (..., T_q) or a
-            number, in [0, 1]. The paper's agent computes u_i after query i − 1.
-        previous: (..., T_k), the weights before the first query, ≥ 0; by default 1 at the first
-            key.
+            number, in [0, 1]. By default ½. The paper's agent computes u_i after query i − 1.
+        previous: (..., T_k), the weights before the first query, ≥ 0. By default None, 1 at the
+            first key.
 
-    Return α (..., T_q, T_k). A query without reachable allowed keys has weights 0, and so have all
-    later queries. Derivatives are of first order.
+    Returns:
+        α (..., T_q, T_k). A query without reachable allowed keys has weights 0, and so have all
+        later queries.
 
     Raises:
-        TypeError, ValueError: tensors of other shapes or without floating point, or a number
-            outside [0, 1].
+        TypeError, ValueError: A tensor has another shape or is not of floating point, or a number
+            is outside [0, 1].
 
     Source: Zhang et al. 2018, Forward Attention in Sequence-to-Sequence Acoustic Modeling, eq. 7
     to 9 and algorithms 1 and 2.
 
     >>> import torch
+    >>> from anyscore.torch import forward_alignment
     >>> forward_alignment(torch.zeros(2, 3))
     tensor([[0.5000, 0.5000, 0.0000],
             [0.2500, 0.5000, 0.2500]])

@@ -56,36 +56,37 @@ class LocationSensitive(StepwiseAttention):
     location_i is the weights of step i − 1, the sum of the weights of all earlier steps, or both
     as two channels. A step computes filters, projection and query in one product, in blocks that
     stay in the CPU's cache. Training keeps T_q × T_k numbers, never times filters or hidden.
+    Derivatives are of first order.
 
     Args:
         query_size, key_size: the widths d_q and d_k.
         hidden: the width h.
-        filters: the number k of filters.
-        kernel: the width r of the filters, odd.
-        location: "previous" (Chorowski; ESPnet), "cumulative" or "both" (Tacotron 2).
-        initial: the weights before the first step: "uniform" over the allowed keys (ESPnet), or
-            "zero" (Tacotron 2). At the first step they are the input of the filters in every
-            channel. Later sums leave them out.
-        bias: True adds a bias to W_k.
-        scale: the sharpening factor; 2 in ESPnet.
+        filters: the number k of filters. By default 32.
+        kernel: the width r of the filters, odd. By default 31.
+        location: "previous" (the default; Chorowski, ESPnet), "cumulative" or "both" (Tacotron 2).
+        initial: the weights before the first step: "uniform" over the allowed keys (the default;
+            ESPnet), or "zero" (Tacotron 2). At the first step they are the input of the filters in
+            every channel. Later sums leave them out.
+        bias: True adds a bias to W_k. By default False.
+        scale: the sharpening factor; 2 in ESPnet. By default 1.
         smoothing: True computes weights σ(e_ij) / Σ_l σ(e_il) in place of a softmax. w_v then has
-            a bias, which would cancel in a softmax.
-        window: (before, after). From the second step on, only keys from `before` keys before the
-            peak of the last weights to `after` keys after the peak are attended, inclusive.
-            ESPnet's backward_window=1 and forward_window=3 are (1, 2). The CPU skips other keys.
+            a bias, which would cancel in a softmax. By default False.
+        window: (before, after), the numbers of keys that may be attended on each side of the peak
+            of the last weights, from the second step on. By default None, all. ESPnet's
+            backward_window=1 and forward_window=3 are (1, 2). The CPU skips other keys.
 
-    State dicts of ESPnet's `AttLoc` and of NVIDIA's Tacotron 2 load by their names (`NAMES`).
-    `AttLoc` needs location="previous", scale=2, bias=True; Tacotron 2 needs location="both",
-    initial="zero".
+    State dicts of ESPnet's `AttLoc` and of NVIDIA's Tacotron 2 load by their names. `AttLoc` needs
+    location="previous", scale=2, bias=True; Tacotron 2 needs location="both", initial="zero".
 
     Inside `ForwardAttention`, `MonotonicAttention` and `MoChA` the outer layer computes the
-    weights, the initial weights and the peaks of windows. Derivatives are of first order.
+    weights, the initial weights and the peaks of windows.
 
     Raises:
-        TypeError, ValueError: sizes that are no integers ≥ 1, an even kernel, unknown options.
+        TypeError, ValueError: A size is no integer ≥ 1, the kernel is even, or an option is
+            unknown.
 
-    Sources: Chorowski et al. 2015, Attention-Based Models for Speech Recognition, eq. 8, 9, and
-    2.2 and 2.3 for smoothing and windows; Shen et al. 2018, Tacotron 2, section 2.2.
+    Sources: Chorowski et al. 2015, Attention-Based Models for Speech Recognition, eq. 8 and 9, and
+    sections 2.2 and 2.3 for smoothing and windows; Shen et al. 2018, Tacotron 2, section 2.2.
 
     >>> import torch
     >>> from anyscore.torch import LocationSensitive
@@ -149,12 +150,19 @@ class LocationSensitive(StepwiseAttention):
                 nn.init.zeros_(linear.bias)
 
     def energies(self, query: Tensor, state: State) -> tuple[Tensor, LocationKeys]:
-        """Return (energies e (B, T_k) of a query (B, d_q), keys for the next step).
+        """Return the energies of one query of each sequence.
 
         Energies of masked keys, and of keys outside the window, are arbitrary.
 
+        Args:
+            query: (B, d_q).
+            state: from `start` of this layer, or from its last step.
+
+        Returns:
+            (energies e (B, T_k), keys for the next step).
+
         Raises:
-            TypeError, ValueError: a query of another width or dtype.
+            TypeError, ValueError: The query has another width or dtype.
         """
         self._check("query", query, self.query_size)
         keys: LocationKeys = state.keys
@@ -204,7 +212,11 @@ class LocationSensitive(StepwiseAttention):
         return weights, state.moved(weights, keys)
 
     def knows_keys(self, keys: Any) -> bool:
-        """Return whether a layer of these sizes prepared the keys of a state."""
+        """Return whether a layer of these sizes prepared the keys of a state.
+
+        Args:
+            keys: the keys of a state.
+        """
         if not isinstance(keys, LocationKeys):
             return False
         k, channels, kernel = self.filters.shape
@@ -226,7 +238,11 @@ class LocationSensitive(StepwiseAttention):
             )
 
     def reached(self, state: State) -> Tensor | None:
-        """Return booleans (B, T_k): True for keys that this step may attend; None: all."""
+        """Return booleans (B, T_k): True for keys that this step may attend; None: all.
+
+        Args:
+            state: from `start` of this layer, or from its last step.
+        """
         if self.window is None or not state.steps:
             return state.allowed
         before, after = self.window

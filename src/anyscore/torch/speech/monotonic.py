@@ -35,28 +35,30 @@ class MonotonicAttention(ScoredAttention):
 
     Args:
         score, hidden, d_q, d_k: the score of the energies e, as for `Attention`; or a layer,
-            `Attention` or `LocationSensitive`.
+            `Attention` or `LocationSensitive`. By default "additive".
         noise: the standard deviation of Gaussian noise on energies in training. Noise drives p
-            towards 0 or 1.
+            towards 0 or 1. By default 1.
         offset: the initial value of the learned number r. Longer sequences of keys need lower r.
-        hard: True, False, or None: hard except in training.
+            By default −1.
+        hard: True, False, or None (the default): hard except in training.
 
     The published e has w_v = g · v / ‖v‖, another parametrization of the same function. Use
     torch.nn.utils.parametrizations.weight_norm(layer.energy.w_v, dim=None) to train it so.
 
     Raises:
-        TypeError, ValueError: as `Attention`, or a noise below 0.
+        TypeError, ValueError: As `Attention`; or the noise is below 0.
 
     Source: Raffel et al. 2017, Online and Linear-Time Attention by Enforcing Monotonic Alignments,
     eq. 8 to 16 and algorithm 1.
 
     >>> import torch
     >>> from anyscore.torch import MonotonicAttention
-    >>> layer = MonotonicAttention("additive", hidden=8, d_q=20, d_k=16).eval()
-    >>> state = layer.start(torch.randn(2, 5, 16))
-    >>> output, weights, state = layer.step(torch.randn(2, 20), state)
-    >>> output.shape, weights.shape
-    (torch.Size([2, 16]), torch.Size([2, 5]))
+    >>> layer = MonotonicAttention(lambda q, k: q @ k.mT, offset=0.0, hard=True)
+    >>> keys, queries = torch.eye(4)[None], torch.eye(4)[None, [1, 3]]
+    >>> output, weights = layer(queries, keys, return_weights=True)
+    >>> weights                                             # one key each, from left to right
+    tensor([[[0., 1., 0., 0.],
+             [0., 0., 0., 1.]]])
     """
 
     def __init__(
@@ -121,21 +123,24 @@ class MoChA(MonotonicAttention):
 
     Args:
         score, hidden, d_q, d_k: the score of the energies e, as for `MonotonicAttention`.
-        width: the width of the chunk.
+        width: the width of the chunk, an integer ≥ 1.
         chunk_score: the score of the energies u: a name or class, with the same hidden, d_q and
-            d_k; or a layer `Attention`.
+            d_k; or a layer `Attention`. By default "additive".
         noise, offset, hard: as for `MonotonicAttention`.
 
     Raises:
-        TypeError, ValueError: as `MonotonicAttention`, or a width that is no integer ≥ 1.
+        TypeError, ValueError: As `MonotonicAttention`; or width is no integer ≥ 1.
 
     Source: Chiu & Raffel 2018, Monotonic Chunkwise Attention, eq. 6 to 13.
 
     >>> import torch
-    >>> from anyscore.torch import MoChA
-    >>> layer = MoChA("additive", width=3, hidden=8, d_q=20, d_k=16)
-    >>> layer(torch.randn(2, 4, 20), torch.randn(2, 9, 16), valid_lens=torch.tensor([9, 5])).shape
-    torch.Size([2, 4, 16])
+    >>> from anyscore.torch import Attention, MoChA
+    >>> by_content = Attention(lambda q, k: q @ k.mT)
+    >>> layer = MoChA(by_content, width=2, chunk_score=by_content, offset=0.0, hard=True)
+    >>> keys, queries = torch.eye(4)[None], 100 * torch.eye(4)[None, [1, 3]]
+    >>> (layer(queries, keys, return_weights=True)[1] > 0).int()     # 2 keys up to the stop
+    tensor([[[1, 1, 0, 0],
+             [0, 0, 1, 1]]], dtype=torch.int32)
     """
 
     def __init__(
@@ -162,7 +167,11 @@ class MoChA(MonotonicAttention):
         self.chunk = energy_layer(chunk_score, **sizes)
 
     def knows_keys(self, keys: Any) -> bool:
-        """Return whether a layer of these sizes prepared the keys of a state."""
+        """Return whether a layer of these sizes prepared the keys of a state.
+
+        Args:
+            keys: the keys of a state.
+        """
         return super().knows_keys(keys[0]) and knows_keys(self.chunk, keys[1])
 
     def _prepare(self, keys: Tensor, state: State) -> Any:

@@ -24,22 +24,25 @@ def monotonic_alignment(p: Tensor, previous: Tensor | None = None) -> Tensor:
     With p of 0 and 1 alignments are hard. A head may pass the last key: rows sum to 1 or less.
 
     Diagonals of queries and keys are computed one after another. Few queries are computed one by
-    one with a parallel scan. The backward is the adjoint recurrence and keeps two matrices
-    T_q × T_k.
+    one with a parallel scan. The backward is the adjoint recurrence and keeps two matrices T_q ×
+    T_k. Derivatives are of first order.
 
     Args:
         p: (..., T_q, T_k), in [0, 1]; 0 for masked keys.
-        previous: (..., T_k), the alignment before the first query; by default 1 at the first key.
+        previous: (..., T_k), the alignment before the first query. By default None, 1 at the first
+            key.
 
-    Return α (..., T_q, T_k). Derivatives are of first order.
+    Returns:
+        α (..., T_q, T_k).
 
     Raises:
-        TypeError, ValueError: tensors of other shapes or without floating point.
+        TypeError, ValueError: A tensor has another shape or is not of floating point.
 
     Source: Raffel et al. 2017, Online and Linear-Time Attention by Enforcing Monotonic Alignments,
     eq. 8 to 10.
 
     >>> import torch
+    >>> from anyscore.torch import monotonic_alignment
     >>> monotonic_alignment(torch.full((2, 3), 0.5))
     tensor([[0.5000, 0.2500, 0.1250],
             [0.2500, 0.2500, 0.1875]])

@@ -102,13 +102,21 @@ class StepwiseAttention(Layer):
         *,
         mask: Any = None,
     ) -> State:
-        """Prepare keys (B, T_k, d_k) and values (B, T_k, d_v), by default the keys, for steps.
+        """Prepare keys and values once for many steps.
 
-        valid_lens: (B,), the number of keys of each sequence. mask: (B, T_k), True = may be
-        attended. Masked keys are not read, NaN included; their weights and gradients are 0.
+        Masked keys are not read, NaN included; their weights and gradients are 0.
+
+        Args:
+            keys: (B, T_k, d_k).
+            values: (B, T_k, d_v). By default None, the keys.
+            valid_lens: (B,), the number of keys of each sequence. By default None, all.
+            mask: booleans (B, T_k), True = may attend. By default None.
+
+        Returns:
+            The state for the first step.
 
         Raises:
-            TypeError, ValueError: tensors of other types or shapes.
+            TypeError, ValueError: A tensor has another type or shape.
         """
         keys, values, allowed = open_keys(keys, values, valid_lens, mask)
         weights = self._initial(keys, allowed)
@@ -117,10 +125,18 @@ class StepwiseAttention(Layer):
         return state._replace(keys=self._prepare(keys, state))
 
     def step(self, query: Tensor, state: State) -> Step:
-        """Attend with one query (B, d_q) of each sequence.
+        """Attend with one query of each sequence.
+
+        Args:
+            query: (B, d_q).
+            state: from `start` of this layer, or from its last step.
+
+        Returns:
+            A `Step`: output (B, d_v), weights (B, T_k), and the state for the next step.
 
         Raises:
-            TypeError, ValueError: a query of another type or shape, or a state of another layer.
+            TypeError, ValueError: The query has another type or shape, or the state is of another
+                layer.
         """
         self._check_state(state)
         check_inputs(query, state.values, state.values)
@@ -144,14 +160,18 @@ class StepwiseAttention(Layer):
         mask: Any = None,
         return_weights: bool = False,
     ) -> Any:
-        """Attend with queries (B, T_q, d_q), in parallel if no energy depends on weights.
+        """Attend with all queries, in parallel if no energy depends on weights.
 
-        Other arguments: as for `start`.
+        Args:
+            queries: (B, T_q, d_q).
+            keys, values, valid_lens, mask: as for `start`.
+            return_weights: True also returns the weights (B, T_q, T_k). By default False.
 
-        Return the output (B, T_q, d_v), or (output, weights (B, T_q, T_k)) with `return_weights`.
+        Returns:
+            The output (B, T_q, d_v), or (output, weights) with `return_weights`.
 
         Raises:
-            TypeError, ValueError: tensors of other types or shapes.
+            TypeError, ValueError: A tensor has another type or shape.
         """
         check_queries(queries, keys)
         output, weights = self._attend(queries, keys, values, valid_lens, mask)
@@ -192,7 +212,11 @@ class StepwiseAttention(Layer):
 
     @abstractmethod
     def knows_keys(self, keys: Any) -> bool:
-        """Return whether a layer of these sizes prepared the keys of a state."""
+        """Return whether a layer of these sizes prepared the keys of a state.
+
+        Args:
+            keys: the keys of a state.
+        """
 
     @abstractmethod
     def _initial(self, keys: Tensor, allowed: Tensor | None) -> Tensor:
