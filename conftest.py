@@ -13,7 +13,8 @@ from sybil.parsers.markdown import PythonCodeBlockParser
 
 _doctest = DocTestParser(optionflags=ELLIPSIS | NORMALIZE_WHITESPACE)
 _pages = Sybil(
-    parsers=[PythonCodeBlockParser()], patterns=["README.md", "CONTRIBUTING.md", "docs/*.md"]
+    parsers=[PythonCodeBlockParser()],
+    patterns=["README.md", "CONTRIBUTING.md", "docs/*.md", "docs/reference/*.md"],
 )
 _docstrings = Sybil(
     parsers=[_doctest],

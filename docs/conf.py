@@ -10,6 +10,7 @@ Pages are CommonMark, which code hosts render too. Four changes are made on the 
 
 from __future__ import annotations
 
+import inspect
 import re
 import sys
 from importlib.metadata import version as version_of
@@ -58,6 +59,8 @@ autodoc_class_signature = "mixed"
 autodoc_member_order = "bysource"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
+napoleon_use_param = False  # names with one text stay one entry
+napoleon_custom_sections = [("Attributes", "params_style")]
 default_role = "code"
 
 GENERATED = {"reference/command_line": command_line.page, "install": support.page}
@@ -71,10 +74,11 @@ _PLAIN = re.sub(r"[?]P<[a-z]+>", "?:", _ONE.pattern)
 _ROW = re.compile(
     rf"(?P<blocks>{_PLAIN}(?:\n{_PLAIN})*)(?P<printed>\n```text\n.*?\n```\n)?", re.DOTALL
 )
-_OUTSIDE = re.compile(r"\[([^\]]+)\]\(\.\./[^)]*\)")
+_LINK_UP = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+)[^)]*\)")
 _FIELD = re.compile(r"([a-z_]\w*(?:, [a-z_]\w*)*): ")
 _IN_BLOCK = re.compile(r" +[a-z_]\w*(?: \(.*\))?: ")
-_RAISES = re.compile(r"^Raises (\w+(?:, \w+)*): (.*(?:\n(?! *$).*)*)", re.MULTILINE)
+_PAGE = re.compile(r"\b([Tt]he)\s+page\s+(\w+)\s+of\s+the\s+documentation")
+_CODE_OR_EMPHASIS = re.compile(r"(`+[^`]*`+|\*[A-Za-z][A-Za-z \n]*[A-Za-z]\*)")
 
 
 def in_tabs(text: str) -> str:
@@ -91,18 +95,22 @@ def in_tabs(text: str) -> str:
     return _ROW.sub(tabs, text)
 
 
+def without_links_outside(text: str, depth: int = 0) -> str:
+    """Return a page, `depth` folders below docs/, with links to files outside of docs/ as names."""
+
+    def link(found: re.Match[str]) -> str:
+        return found[1] if found[2].count("../") > depth else found[0]
+
+    return _LINK_UP.sub(link, text)
+
+
 def as_blocks(lines: list[str]) -> list[str]:
     """Return a docstring in the form that Napoleon and docutils read.
 
-    "Raises X: text" becomes a block; "name: text" at the margin a list; an indented formula a
-    literal block. Stars and bars of a text are escaped.
+    "name: text" at the margin becomes a list; an indented formula a literal block. "The page X of
+    the documentation" becomes a link. Stars and bars of a text are escaped.
     """
-
-    def block(found: re.Match[str]) -> str:
-        text = " ".join(found[2].split())
-        return "\n".join(["Raises:", *(f"    {name}: {text}" for name in found[1].split(", "))])
-
-    paragraphs = _RAISES.sub(block, "\n".join(lines)).split("\n\n")
+    paragraphs = "\n".join(lines).split("\n\n")
     found, before = [], "."
     for paragraph in paragraphs:
         is_literal = bool(paragraph) and all(
@@ -133,8 +141,9 @@ def _as_list(paragraph: str) -> str:
 
 
 def _escaped(text: str) -> str:
-    """Return a text with stars and bars escaped outside of backticks."""
-    parts = re.split(r"(`+[^`]*`+)", text)
+    """Return a text with links to pages, and with stars and bars escaped but for emphasis."""
+    text = _PAGE.sub(r"\1 page :doc:`/\2`", text)
+    parts = _CODE_OR_EMPHASIS.split(text)
     return "".join(x if i % 2 else re.sub(r"[*|]", r"\\\g<0>", x) for i, x in enumerate(parts))
 
 
@@ -151,11 +160,19 @@ def _read(app: Any, name: str, source: list[str]) -> None:
     if name in INCLUDED:
         text = (Path(__file__).parents[1] / INCLUDED[name]).read_text()
         source[0] = text.replace("](docs/", "](").replace("](SECURITY.md", "](security.md")
-    source[0] = in_tabs(_OUTSIDE.sub(r"\1", source[0]))
+    source[0] = in_tabs(without_links_outside(source[0], name.count("/")))
 
 
 def _docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
     lines[:] = as_blocks(lines)
+
+
+def _signature(
+    app: Any, what: str, name: str, obj: Any, options: Any, signature: str, result: str
+) -> tuple[str, str] | None:
+    """Return no signature for a class with attributes: users do not make one themselves."""
+    is_result = what == "class" and "\nAttributes:" in (inspect.getdoc(obj) or "")
+    return ("", "") if is_result else None
 
 
 REPLACED = {
@@ -164,6 +181,7 @@ REPLACED = {
     '<aside class="toc-drawer': '<aside aria-label="This page" class="toc-drawer',
     '<th class="head"><p></p></th>': '<td class="head"></td>',
     "<pre>": '<pre tabindex="0">',
+    "</strong> -- ": "</strong> – ",
     '<div class="math-wrapper': '<div tabindex="0" class="math-wrapper',
     '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
 }
@@ -183,5 +201,6 @@ def setup(app: Any) -> None:
     app.connect("build-finished", _accessible)
     app.connect("source-read", _read)
     app.connect("autodoc-process-docstring", _docstring, priority=100)
+    app.connect("autodoc-process-signature", _signature)
     for kind in (nodes.math, nodes.math_block):
         app.add_node(kind, override=True, html=(_as_mathml, None))

@@ -85,27 +85,35 @@ def test_rows_of_frameworks_become_tabs(conf: ModuleType) -> None:
     assert conf.in_tabs("```python\nx = 1\n```\n") == "```python\nx = 1\n```\n"
 
 
+def test_a_link_outside_becomes_its_name(conf: ModuleType) -> None:
+    text = "[a](x.md) [b](../CITATION.cff) [c](../../src/)"
+    assert conf.without_links_outside(text) == "[a](x.md) b c"
+    assert conf.without_links_outside(text, depth=1) == "[a](x.md) [b](../CITATION.cff) c"
+
+
 def test_docstrings_become_blocks(conf: ModuleType) -> None:
-    text = """Attend |a| * b.
+    text = """Attend |a| * b, as in *Dive into Deep
+Learning*, (*lead, T).
 
     s = a * b
 
 mask: booleans,
 and more of them.
-width: the |width|.
+width: the |width|; see the page
+biases of the documentation.
 
-Raises TypeError, ValueError: wrong
-input, as `a * b`.
+Raises:
+    ValueError: Wrong |input|, as `a * b`.
 
 >>> 2 * 3
 6
 """
     assert conf.as_blocks(text.split("\n")) == [
-        r"Attend \|a\| \* b.", "", "::", "", "    s = a * b", "",
+        r"Attend \|a\| \* b, as in *Dive into Deep", r"Learning*, (\*lead, T).", "",
+        "::", "", "    s = a * b", "",
         "``mask``", "    booleans,", "    and more of them.",
-        "``width``", r"    the \|width\|.", "",
-        "Raises:", "    TypeError: wrong input, as `a * b`.",
-        "    ValueError: wrong input, as `a * b`.", "", ">>> 2 * 3", "6", "",
+        "``width``", r"    the \|width\|; see the page :doc:`/biases`.", "",
+        "Raises:", r"    ValueError: Wrong \|input\|, as `a * b`.", "", ">>> 2 * 3", "6", "",
     ]  # fmt: skip
 
 

@@ -128,7 +128,7 @@ def attention(
 
     >>> import numpy as np
     >>> from anyscore import attention
-    >>> keys = np.ones((2, 10, 2)); values = np.arange(40.0).reshape(1, 10, 4).repeat(2, axis=0)
+    >>> keys, values = np.ones((2, 10, 2)), np.arange(40.0).reshape(1, 10, 4)
     >>> attention(np.ones((2, 1, 2)), keys, values, valid_lens=[2, 6])[:, 0]
     array([[ 2.,  3.,  4.,  5.],
            [10., 11., 12., 13.]])

@@ -86,8 +86,7 @@ def log_weights(
     bias_after: Any = None,
     impl: str = "auto",
 ) -> Array:
-    """Return the logarithm of the attention weights: log-softmax of the scores over the attended
-    keys.
+    """Return the logarithm of the attention weights, a log-softmax of the scores.
 
         log_weights_ij = s(query_i, key_j) − log Σ_l e^s(query_i, key_l)    over the attended keys l
 

@@ -121,6 +121,15 @@ def test_pages_print_what_they_say(server: Server, path: Path, tmp_path: Path) -
     server.run(path, tmp_path)
 
 
+@pytest.mark.parametrize(
+    ("server", "name"),
+    [("jax", "jax"), ("tensorflow", "keras"), ("mxnet", "mxnet")],
+    indirect=["server"],
+)
+def test_reference_prints_what_it_says(server: Server, name: str, tmp_path: Path) -> None:
+    server.run(CHAPTER.parent / "reference" / f"{name}.md", tmp_path)
+
+
 def test_chapter_has_every_example_in_every_framework() -> None:
     for example in page.read(CHAPTER.read_text(encoding="utf-8")):
         lines = [block.line for block in example.blocks.values()]
