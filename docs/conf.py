@@ -5,7 +5,7 @@ Pages are CommonMark, which code hosts render too. Four changes are made on the 
 - Blocks of one example in several frameworks become tabs, which switch together.
 - Formulas become MathML, which browsers show without a script and without a network.
 - A link to a file outside of docs/ becomes its name: the site holds no source files.
-- Docstrings get the blocks that Napoleon reads, see `as_blocks`.
+- Docstrings get the blocks that Napoleon reads, see `as_blocks`. Names in backticks become links.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_param = False  # names with one text stay one entry
 napoleon_custom_sections = [("Attributes", "params_style")]
-default_role = "code"
+default_role = "py:obj"  # a link where the name is on a page, else code
 
 GENERATED = {"reference/command_line": command_line.page, "install": support.page}
 """Pages → functions whose text ends the page."""
@@ -175,6 +175,14 @@ def _signature(
     return ("", "") if is_result else None
 
 
+def _in_anyscore(app: Any, env: Any, node: Any, content: Any) -> Any:
+    """Return a link for a name of `anyscore` in the docstrings of its modules."""
+    if node.get("refdomain") != "py" or node["reftarget"].startswith("anyscore."):
+        return None
+    target, py = f"anyscore.{node['reftarget']}", env.get_domain("py")
+    return py.resolve_xref(env, node["refdoc"], app.builder, "obj", target, node, content)
+
+
 REPLACED = {
     '<p class="caption" role="heading">': '<p class="caption" role="heading" aria-level="2">',
     '<aside class="sidebar-drawer">': '<aside class="sidebar-drawer" aria-label="Pages">',
@@ -202,5 +210,6 @@ def setup(app: Any) -> None:
     app.connect("source-read", _read)
     app.connect("autodoc-process-docstring", _docstring, priority=100)
     app.connect("autodoc-process-signature", _signature)
+    app.connect("missing-reference", _in_anyscore)
     for kind in (nodes.math, nodes.math_block):
         app.add_node(kind, override=True, html=(_as_mathml, None))

@@ -33,7 +33,8 @@ def with_texts(documented: Documented) -> Documented:
 _SIZES = """\
 hidden: the width h of the hidden layer of "additive", "concat" and "gatv2", required there. If
     `projected`, it is the width of the queries.
-d_q, d_k: the widths of queries and keys. By default None: the first call or `init` finds them.
+d_q, d_k: the widths of queries and keys. By default None: the first call, in JAX `init`, finds
+    them.
 dropout: rate p in [0, 1) on the weights, in training only. By default 0.
 bias: True adds a bias to the hidden layer of "additive" or "concat". By default False.
 heads, kv_heads: the numbers of query heads and key heads (axis −3). Each head then has its own
@@ -110,8 +111,8 @@ Additive attention, under its name in *Dive into Deep Learning*.
 Args:
     num_hiddens: the width h of the hidden layer.
 {indent(_COURSE, "    ")}
-    query_size, key_size: the widths of queries and keys. By default None: the first call or `init`
-        finds them.
+    query_size, key_size: the widths of queries and keys. By default None: the first call, in
+        JAX `init`, finds them.
     bias: True adds a bias to the hidden layer. By default False.
     options: as for `Attention`.
 
