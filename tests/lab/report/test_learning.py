@@ -24,7 +24,7 @@ def page(tmp_path: Path) -> Callable[[dict[str, Any]], Any]:
 def test_curves(page: Any) -> None:
     comparison = sample_comparison()
     comparison["trials"][0]["epochs"][1]["valid_loss"] = float("nan")
-    found = section(page(comparison), "How did they learn?")
+    found = section(page(comparison), "How did training go?")
     panels = found.xpath('.//div[@class="panel"]')
     assert len(panels) == 10
     solid = './/g[@class="layer"]/path[not(@stroke-dasharray or @transform)]'

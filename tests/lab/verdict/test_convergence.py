@@ -76,5 +76,5 @@ def test_overfitting_costs_time_alone() -> None:
     told = overfitting([trial("dot", 0, early), trial("gatv2", 0, early)])
     assert told is not None
     assert "lowest after epoch 2 of 6" in told
-    assert "--epochs 2 would do" in told
+    assert "--epochs 2 would be enough" in told
     assert overfitting([trial("dot", 0, early), trial("gatv2", 0, late)]) is None

@@ -78,14 +78,13 @@ def _number(record: dict[str, Any], name: str) -> float | None:
 
 
 def _note(record: dict[str, Any]) -> str:
-    """Name the difference that "equal" rules out, or the seeds that would settle "undecided"."""
+    """Name the difference that "equal" rules out, or the seeds or items for "undecided"."""
     if record.get("bound") is not None and record.get("verdict") == "equal":
         return f"larger than {record['bound']:.1f}"
     if record.get("verdict") != "undecided":
         return ""
-    wanted = [
-        counted(record[key], noun)
-        for key, noun in (("more_seeds", "more seed"), ("more_items", "more test item"))
-        if record.get(key)
-    ]
-    return f"about {' or '.join(wanted)} would decide" if wanted else ""
+    if record.get("more_seeds"):
+        return f"about {counted(record['more_seeds'], 'more seed')} would decide"
+    if record.get("more_items"):
+        return f"about {counted(record['more_items'], 'test item')} in all would decide"
+    return ""

@@ -69,7 +69,7 @@ def write_weights(path: Path, record: dict[str, Any], score: str) -> None:
     Raises:
         RunFailure: the file cannot be written.
     """
-    title, shown = "Where a model looked", examples(record, [score])
+    title, shown = "Attention weights of a model", examples(record, [score])
     page = render_page("weights.html.j2", title, examples=shown, anyscore=__version__)
     write_whole(path, page)
 

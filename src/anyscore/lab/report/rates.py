@@ -65,7 +65,7 @@ def rate_chart(comparison: dict[str, Any], order: list[str], title: str) -> Char
         (row["score"], row["learning_rate"], row["mean"], row["learning_rate"] == usual)
         for row in rates(comparison)
     ]
-    note = "against the learning rate; a dot at the one that the verdict is about"
+    note = "by learning rate; a dot marks the learning rate of the verdict"
     return _chart("rates", f"{title} of the test set", note, points, order)
 
 
@@ -75,7 +75,7 @@ def search_chart(comparison: dict[str, Any], order: list[str]) -> Chart | None:
         (row["score"], row["learning_rate"], row["valid_loss"], row["chosen"])
         for row in searched(comparison)
     ]
-    note = "lowest of each training, against its learning rate; a dot at what was chosen"
+    note = "lowest of each training, by learning rate; a dot marks the choice"
     return _chart("search", "Validation loss, nats per token", note, points, order)
 
 

@@ -1,4 +1,4 @@
-"""Signs of a failed training are looked for: nothing learnt, still learning, overfitting."""
+"""Signs of a failed training: nothing learnt, still learning, overfitting."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from typing import Any
 from anyscore.lab.finished import Finished
 from anyscore.lab.phrases import listed
 
+_NOTHING = "Nothing was learnt"
 _LITTLE = 0.05
 _FALLING = 0.02
 _NATS = 0.001  # of a token: of ten tokens, one output in a hundred
@@ -37,8 +38,8 @@ def _nothing_learnt(trials: Sequence[Finished]) -> str | None:
     if max(mean(x) for x in gains.values()) >= 100 * _LITTLE:
         return None
     return (
-        "Nothing was learnt: with every score, outputs are hardly nearer to their own references "
-        "than to those of other items. Give more pairs, more --epochs or another --learning-rate."
+        f"{_NOTHING}: with every score, outputs are hardly closer to their own references than to "
+        "references of other items."
     )
 
 
@@ -58,8 +59,18 @@ def _still_learning(trials: Sequence[Finished]) -> list[str]:
     names_text = "every score" if len(names) == len(falling) > 1 else listed(names)
     return [
         f"Training ended too early: the validation loss of {names_text} was still falling by more "
-        f"than {_FALLING * 100:.0f} % in the last tenth of training. Give more --epochs."
+        f"than {_FALLING * 100:.0f} % in the last tenth of training."
     ]
+
+
+def no_recommendation(warnings: Sequence[str]) -> str:
+    """Return the sentence in place of a recommendation; it names a way out."""
+    if warnings[0].startswith(_NOTHING):
+        return (
+            "No recommendation: the models learnt nothing. Rerun with more pairs, more --epochs or "
+            "another --learning-rate."
+        )
+    return "No recommendation: training had not converged. Rerun with more --epochs."
 
 
 def overfitting(trials: Sequence[Finished]) -> str | None:
@@ -82,6 +93,6 @@ def overfitting(trials: Sequence[Finished]) -> str | None:
     low, high = min(early.values()), max(early.values())
     when = f"{low:g}" if low == high else f"{low:g} to {high:g}"
     return (
-        f"Every score overfits: its validation loss was lowest after epoch {when} of {epochs}, and "
-        f"that epoch was tested. --epochs {round(high)} would do, or more pairs."
+        f"Every score overfits: the validation loss was lowest after epoch {when} of {epochs}. The "
+        f"model of that epoch was tested. --epochs {round(high)} would be enough."
     )

@@ -6,11 +6,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from anyscore.lab.phrases import counted, listed
+from anyscore.lab.verdict.convergence import no_recommendation
 from anyscore.layers.parameters import has_hidden
 from anyscore.score import SCORES
 
 _MANY = 4  # differences described one by one
-_ONE_SEED = "One seed cannot tell luck from merit: give --seeds 3, or more --minutes."
+_ONE_SEED = (
+    "With one seed, a difference may be due to that seed alone. Rerun with --seeds 5 or more, or "
+    "with more --minutes."
+)
 
 
 def conclude(
@@ -24,11 +28,11 @@ def conclude(
     """
     standings = verdict["standings"]
     if not standings:
-        sentence = "No trial has finished, so nothing can be said."
+        sentence = "No trial has finished, so there is no verdict."
         return {"recommendation": {"score": None, "sentence": sentence}, "sentences": [sentence]}
     if len(standings) == 1:
         only = standings[0]
-        sentence = "One score alone cannot be compared: give --scores more."
+        sentence = "A comparison needs two scores or more: add one with --scores."
         reached = f"{only['score']} reached {value(only, verdict)}."
         return {
             "recommendation": {"score": None, "sentence": sentence},
@@ -60,7 +64,7 @@ def difference(record: Mapping[str, Any], title: str, level: float) -> str:
     """Describe the difference of two scores."""
     a, b = record["better"], record["worse"]
     if record["difference"] is None:
-        return f"{a} against {b}: {_ONE_SEED}"
+        return f"{a} against {b} is undecided: they share fewer than two seeds."
     points, trials = f"{record['difference']:.1f} points", _trials(record)
     span = interval(record, level)
     if record["verdict"] == "differs":
@@ -69,8 +73,8 @@ def difference(record: Mapping[str, Any], title: str, level: float) -> str:
     if record["verdict"] == "equal":
         bound = f"{max(record['bound'], 0.05):.1f} points"
         how = f"{level * 100:.3g} %; {trials}"
-        return f"No difference larger than {bound} between {a} and {b} ({how})."
-    return f"{a} against {b} is undecided: {points} ({span}; {trials}); {_more(record)}."
+        return f"{a} and {b} differ by at most {bound} of {title} ({how})."
+    return f"{a} against {b} is undecided: {points} of {title} ({span}; {trials}). {_more(record)}."
 
 
 def _trials(record: Mapping[str, Any]) -> str:
@@ -80,12 +84,13 @@ def _trials(record: Mapping[str, Any]) -> str:
 
 
 def _more(record: Mapping[str, Any]) -> str:
-    """Describe the seeds or items that would decide a difference."""
+    """Name the seeds or items that would decide a difference."""
     if record["more_seeds"] is not None:
-        return f"about {counted(record['more_seeds'], 'more seed')} would decide it"
+        return f"About {counted(record['more_seeds'], 'more seed')} would decide it"
     if record["more_items"] is not None:
-        return f"more seeds would not decide it, about {record['more_items']:,} test items would"
-    return "neither a hundred seeds nor a hundred times as many items would decide it"
+        items = f"{record['more_items']:,} test items"
+        return f"More seeds would not decide it; a test set of about {items} would"
+    return "Neither 100 seeds nor 100 times as many test items would decide it"
 
 
 def unbeaten(verdict: Mapping[str, Any]) -> list[str]:
@@ -104,19 +109,29 @@ def _first(verdict: Mapping[str, Any]) -> str:
     names = [s["score"] for s in verdict["standings"]]
     top, best = unbeaten(verdict), verdict["standings"][0]
     beaten = [name for name in names if name not in top]
-    reached = f"{best['score']} has the highest mean, {value(best, verdict)}"
+    reached = f"has the highest mean, {value(best, verdict)}."
+    if top == [best["score"]]:
+        return f"{top[0]} beats every other score. It {reached}"
+    reached = f"{best['score']} {reached}"
     if len(top) == 1:
-        return f"{top[0]} beats every other score; {reached}."
+        return f"{top[0]} beats every other score. {reached}"
     kinds = {d["verdict"] for d in _between(verdict, top)}
     every = len(top) == len(names) and len(top) > 2
     if kinds == {"equal"}:
         bound = max(d["bound"] for d in _between(verdict, top))
         among = "All scores" if every else listed(top)
-        sentence = f"{among} are equal within {max(bound, 0.05):.1f} points"
+        sentence = f"{among} are equal within {max(bound, 0.05):.1f} points."
+    elif every:
+        sentence = "It is undecided which score is best."
     else:
-        sentence = "No two scores are told apart" if every else f"{listed(top)} are not told apart"
-    also = f"; {listed(beaten)} {'is' if len(beaten) == 1 else 'are'} beaten" if beaten else ""
-    return f"{sentence}{also}; {reached}."
+        sentence = f"It is undecided which of {listed(top)} is {_best(top)}."
+    also = f" Another score beats {listed(beaten)}." if beaten else ""
+    return f"{sentence}{also} {reached}"
+
+
+def _best(names: Sequence[str]) -> str:
+    """Return "better" of two names, "best" of more."""
+    return "better" if len(names) == 2 else "best"
 
 
 def _settled(verdict: Mapping[str, Any]) -> list[str]:
@@ -127,8 +142,7 @@ def _settled(verdict: Mapping[str, Any]) -> list[str]:
     sentences = [d["sentence"] for d in settled[:_MANY]]
     if len(settled) > _MANY:
         rest = len(settled) - _MANY
-        verb = "is" if rest == 1 else "are"
-        sentences.append(f"{counted(rest, 'more difference')} {verb} settled: see the report.")
+        sentences.append(f"The report has {counted(rest, 'more difference')}.")
     open_ones = [d for d in differences if d["verdict"] == "undecided"]
     if open_ones and open_ones[0]["difference"] is None:
         return [*sentences, _ONE_SEED]
@@ -137,14 +151,16 @@ def _settled(verdict: Mapping[str, Any]) -> list[str]:
     decidable = sorted(
         (d for d in open_ones if d["more_seeds"] is not None), key=lambda d: d["more_seeds"]
     )
-    sentence = f"{len(open_ones)} of {len(differences)} pairs are undecided"
+    sentence = f"{len(open_ones)} of {len(differences)} pairs are undecided."
     if decidable:
         least, most = decidable[0], decidable[-1]
-        sentence += f": about {counted(least['more_seeds'], 'more seed')} would decide "
+        sentence += f" About {counted(least['more_seeds'], 'more seed')} would decide "
         sentence += f"{least['better']} against {least['worse']}"
         if most["more_seeds"] > least["more_seeds"]:
-            sentence += f", {most['more_seeds']} more {most['better']} against {most['worse']}"
-    return [*sentences, f"{sentence}."]
+            sentence += f", and {most['more_seeds']} would decide "
+            sentence += f"{most['better']} against {most['worse']}"
+        sentence += "."
+    return [*sentences, sentence]
 
 
 def _cost(costs: Mapping[str, Mapping[str, float]]) -> list[str]:
@@ -154,12 +170,13 @@ def _cost(costs: Mapping[str, Mapping[str, float]]) -> list[str]:
     order = sorted(costs, key=lambda name: costs[name]["median"])
     least, most = costs[order[0]], costs[order[-1]]
     if most["low"] <= least["high"]:
-        return [f"A training step takes about as long with each ({least['median']:.3g} ms)."]
+        time = f"{least['median']:.3g} ms"
+        return [f"A training step takes about the same time with every score ({time})."]
     level = [name for name in order if costs[name]["low"] <= least["high"]]
     ratio = most["median"] / least["median"]
     return [
-        f"A training step is cheapest with {listed(level)} ({least['median']:.3g} ms; 95 %: "
-        f"{least['low']:.3g} to {least['high']:.3g}) and dearest with {order[-1]} "
+        f"A training step is fastest with {listed(level)} ({least['median']:.3g} ms; 95 %: "
+        f"{least['low']:.3g} to {least['high']:.3g}) and slowest with {order[-1]} "
         f"({ratio:.2f} times as long)."
     ]
 
@@ -169,7 +186,7 @@ def recommendation(
 ) -> dict[str, Any]:
     """Recommend a score: the cheapest of the unbeaten ones, if they are known to be equal."""
     if verdict["warnings"]:
-        return {"score": None, "sentence": "No recommendation before that is mended."}
+        return {"score": None, "sentence": no_recommendation(verdict["warnings"])}
     top = unbeaten(verdict)
     if len(top) == 1:
         return {"score": top[0], "sentence": f"Recommendation: take {top[0]}."}
@@ -178,15 +195,15 @@ def recommendation(
     if all(d["verdict"] == "equal" for d in _between(verdict, top)):
         return {
             "score": cheapest,
-            "sentence": f"Recommendation: take {cheapest}; of those that are equal it {why}.",
+            "sentence": f"Recommendation: take {cheapest}. Of the equal scores it {why}.",
         }
     seeds = [d["more_seeds"] for d in _between(verdict, top) if d["more_seeds"] is not None]
-    what = "it" if len(top) == 2 else "the first pair of them"
-    more = f"; about {counted(min(seeds), 'more seed')} may settle {what}" if seeds else ""
+    pair = "" if len(top) == 2 else " the first pair"
+    more = f" About {counted(min(seeds), 'more seed')} may decide{pair}." if seeds else ""
     return {
         "score": None,
-        "sentence": f"No recommendation by quality: {listed(top)} are not told apart{more}. Until "
-        f"then {cheapest} is as good a choice as any: it {why}.",
+        "sentence": f"No recommendation: it is undecided which of {listed(top)} is {_best(top)}."
+        f"{more} Until then, {cheapest} is a reasonable choice: it {why}.",
     }
 
 
@@ -201,7 +218,7 @@ def _cheapest(
         first = min(names, key=lambda name: costs[name]["median"])
         level = [name for name in names if costs[name]["low"] <= costs[first]["high"]]
         if len(level) == 1:
-            return first, f"has the cheapest training step ({costs[first]['median']:.3g} ms)"
+            return first, f"has the fastest training step ({costs[first]['median']:.3g} ms)"
         names = level
     if all(name in sizes for name in names) and len({sizes[name] for name in names}) > 1:
         first = min(names, key=lambda name: (sizes[name], order.index(name)))
@@ -221,6 +238,6 @@ from anyscore.torch import Attention
 attention = Attention("{score}"{hidden}, d_q=128, d_k=128)
 
 query, key, value = torch.randn(4, 10, 128), torch.randn(4, 50, 128), torch.randn(4, 50, 128)
-lengths = torch.tensor([50, 20, 7, 50])  # keys that each query may attend to
+lengths = torch.tensor([50, 20, 7, 50])  # number of keys of each sequence; the rest is padding
 output = attention(query, key, value, valid_lens=lengths)  # (4, 10, 128)
 """
