@@ -36,8 +36,10 @@ def _row(parameter: Any) -> str:
     names = [parameter.name.upper()] if parameter.param_type_name == "argument" else parameter.opts
     names = [*names, *parameter.secondary_opts]
     text = " ".join(_markdown(parameter.help or "").split()).replace("|", "\\|")
-    default = parameter.default
-    if default not in (None, False, (), []) and not callable(default):
+    default, shown = parameter.default, getattr(parameter, "show_default", None)
+    if isinstance(shown, str):
+        text = f"{text} Default: {shown}."
+    elif default not in (None, False, (), []) and not callable(default):
         text = f"{text} Default: `{getattr(default, 'value', default)}`."
     return f"| {', '.join(f'`{name}`' for name in names)} | {text} |"
 

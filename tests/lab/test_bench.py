@@ -325,14 +325,14 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.Monk
     out = tmp_path / "run"
     result = run(out, *replaced(monkeypatch, Rival("dot", some)))
     assert result.exit_code == 130
-    assert "Stopped. Writing the results until then" in plain(result.output)
+    assert "Stopped. Writing the results so far" in plain(result.output)
     assert "Traceback" not in result.output
     record = read(out)
     assert record["interrupted"]
     assert [r["passes"] for r in record["results"]] == [FORWARD, TRAINING]
     assert record["results"][0]["entrants"][1]["ratio"] is not None
     words = (out / "bench.md").read_text(encoding="utf-8")
-    assert "Interrupted: this is what had been measured." in words
+    assert "Interrupted: the page has the results so far." in words
 
 
 BAD_INPUT: list[tuple[tuple[str, ...], str]] = [

@@ -79,7 +79,7 @@ def test_a_link_in_the_place_of_a_part_is_refused(
 ) -> None:
     elsewhere = lead_out(run, place)
     before = content(elsewhere)
-    with pytest.raises(InputError, match="found a link; put in its place") as refusal:
+    with pytest.raises(InputError, match="found a link; replace it") as refusal:
         open_(run)
     assert str(run / place) in str(refusal.value)
     assert content(elsewhere) == before
@@ -90,7 +90,7 @@ def test_a_link_in_the_place_of_a_part_is_refused(
 def test_reasons_are_neither_read_nor_written_elsewhere(run: Path, place: str) -> None:
     elsewhere = lead_out(run, place)
     before = content(elsewhere)
-    with pytest.raises(InputError, match="found a link; put in its place"):
+    with pytest.raises(InputError, match="found a link; replace it"):
         compare(train, ["even"], seeds=2, out=run)
     assert content(elsewhere) == before
 
@@ -99,7 +99,7 @@ def test_reasons_are_neither_read_nor_written_elsewhere(run: Path, place: str) -
 def test_searches_are_not_read_elsewhere(run: Path, place: str) -> None:
     shutil.copytree(run, run / "tuning")
     lead_out(run, place)
-    with pytest.raises(InputError, match="found a link; put in its place"):
+    with pytest.raises(InputError, match="found a link; replace it"):
         search_results(run)
 
 
@@ -109,7 +109,7 @@ def test_models_are_not_read_elsewhere(run: Path, place: str) -> None:
     for name in ("model.json", "model.safetensors"):
         (trial / name).write_text("{}")
     lead_out(run, place if place.startswith("trials") else f"trials/even-seed0/{place}")
-    with pytest.raises(InputError, match="found a link; put in its place"):
+    with pytest.raises(InputError, match="found a link; replace it"):
         load_run(find_trial(run, "even", 0))
 
 
@@ -141,7 +141,7 @@ def test_the_folder_itself_may_be_reached_by_a_link(run: Path) -> None:
 def test_a_link_to_itself_is_a_link(run: Path) -> None:
     shutil.rmtree(run / "trials")
     (run / "trials").symlink_to("trials")
-    check_refused(call("report", run), "found a link; put in its place")
+    check_refused(call("report", run), "found a link; replace it")
 
 
 def test_only_what_the_laboratory_left_half_written_is_removed(run: Path) -> None:

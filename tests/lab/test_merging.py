@@ -89,10 +89,10 @@ def test_the_command(tmp_path: Path) -> None:
     out = tmp_path / "all"
     done = call("report", tmp_path / "one", tmp_path / "two", "--out", out)
     assert done.exit_code == 0, done.output
-    assert "2 trials of several runs: the first run's stand" in plain(done.output)
+    assert "2 trials in several runs: those of the first are kept" in plain(done.output)
     assert len(json.loads((out / "comparison.json").read_text())["trials"]) == 4
-    check_refused(call("report", tmp_path / "one", tmp_path / "two"), "expected --out with several")
-    check_refused(call("report", tmp_path / "one", "--out", out), "expected several folders")
+    check_refused(call("report", tmp_path / "one", tmp_path / "two"), "several folders need --out")
+    check_refused(call("report", tmp_path / "one", "--out", out), "expected two folders or more")
     check_refused(
         call("report", tmp_path / "one", tmp_path / "nothing", "--out", out),
         "expected the folder of a comparison",

@@ -147,5 +147,5 @@ def test_mistakes_are_named(tmp_path: Path) -> None:
         compare(train, ["good", "good"], out=tmp_path)
     with pytest.raises(InputError, match="expected 1 or more"):
         compare(train, ["good"], seeds=0, out=tmp_path)
-    with pytest.raises(InputError, match="no other process can be given it"):
+    with pytest.raises(InputError, match="cannot be sent to another process"):
         compare(lambda score, seed, report: 1.0, ["good"], out=tmp_path, jobs=2)

@@ -81,7 +81,7 @@ class Comparison:
         except Timeout:
             raise InputError(
                 f"{self.folder}: another anyscore is at work in this folder; wait for it, or give "
-                "another with --out"
+                "another folder with --out"
             ) from None
         except OSError as error:
             raise RunFailure(f"{self.folder}: {why(error)}") from None
@@ -106,7 +106,7 @@ class Comparison:
         if any(not name.startswith(f".{_SETTINGS}") for name in names):
             raise InputError(
                 f"{self.folder}: expected a new or empty folder or one of a comparison, found "
-                "other files; give another with --out"
+                "other files; give another folder with --out"
             )
 
     def _check_links(self) -> None:
@@ -218,7 +218,7 @@ class Comparison:
         return dict(self._settings()["shared"])
 
     def _settings(self) -> dict[str, Any]:
-        advice = "put the file back, or begin anew in another folder"
+        advice = "restore the file, or begin again in another folder"
         return read_record(_COMPARISON, self.folder, _SETTINGS, advice=advice)
 
     def finished(self) -> list[Finished]:

@@ -220,7 +220,7 @@ def ended(trial: Trial, failure: str | None) -> Event:
 def _death(code: int | None) -> str:
     """Describe the end of a process that did not report an outcome."""
     if code == -signal.SIGKILL:
-        return "its process was killed, as systems do that run out of memory; try fewer --jobs"
+        return "its process was killed, perhaps for lack of memory; try fewer --jobs"
     if code is not None and code < 0:
         return f"its process was ended by {signal.Signals(-code).name}"
     return f"its process ended with status {code}"

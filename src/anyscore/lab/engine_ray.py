@@ -142,8 +142,8 @@ def run_ray(
             yield from _run(ray, trials, train, folder, jobs, cluster, stop)
         except ray.exceptions.RayError as error:
             raise RunFailure(
-                f"Ray cannot go on ({_short(error)}); what is finished is kept, and the same "
-                "command goes on from there"
+                f"Ray cannot go on ({_short(error)}); finished trials are kept, and the same "
+                "command continues the run"
             ) from None
 
 
@@ -167,7 +167,7 @@ def _run(
         stored = ray.put(train)  # once, however many trials
     except (TypeError, AttributeError, ValueError) as error:
         raise InputError(
-            f"train: no other process can be given it ({_short(error)}); define it in a module"
+            f"train: cannot be sent to another process ({_short(error)}); define it in a module"
         ) from None
     waiting, running = list(enumerate(trials)), dict[Any, Trial]()
     try:

@@ -33,7 +33,7 @@ def check_engine(name: str, address: str | None) -> None:
     if name == "ray":
         check_installed("ray", "--engine ray", extra="ray")
     elif address is not None:
-        raise InputError("--address is that of a Ray cluster; give --engine ray too")
+        raise InputError("--address: names a Ray cluster; give --engine ray too")
 
 
 def check_installed(package: str, user: str, *, extra: str, otherwise: str = "") -> None:

@@ -83,7 +83,8 @@ def merge(folders: Sequence[Path], out: Path) -> tuple[dict[str, Any], int]:
         names = [folder.resolve().name for folder in folders]
         if len(set(names)) < len(names):
             raise InputError(
-                f"expected folders of different names, by which scores are told apart, got {names}"
+                f"expected folders of different names, got {names}; rename one, since scores are "
+                "named after them"
             )
         common = {
             name: value

@@ -28,20 +28,36 @@ class TrainingOptions:
 
     panel: ClassVar[str] = "Training"
 
-    model: Annotated[str, Option(f"{', '.join(MODELS)}.")] = "recurrent"
+    model: Annotated[
+        str, Option(f"Model that every trial trains: {', '.join(MODELS[:-1])} or {MODELS[-1]}.")
+    ] = "recurrent"
     epochs: Annotated[
-        int | None, Option("Passes over the training pairs.", shown="as the number of pairs asks")
+        int | None,
+        Option(
+            "Number of passes over the training pairs, 1 to 65,536.",
+            shown="2 to 30, for 1,000 training steps; without a file 1,500 to 1,900 steps",
+        ),
     ] = None
-    batch_size: Annotated[int, Option("Pairs in a training step.")] = 64
+    batch_size: Annotated[int, Option("Number of pairs in a training step, 1 to 65,536.")] = 64
     hidden: Annotated[
-        int | None, Option("Width of the model.", shown="32 without a file, 128 with one")
+        int | None,
+        Option(
+            "Width of the model's embeddings, states, queries and keys, 1 to 65,536.",
+            shown="128; without a file 32",
+        ),
     ] = None
-    learning_rate: Annotated[float, Option("Adam's learning rate; it falls to 0.")] = 4e-3
-    dropout: Annotated[float, Option("Rate of dropout in training.")] = 0.1
-    device: Annotated[str, Option("cpu, cuda, cuda:1, mps; auto is a GPU if there is one.")] = (
-        "auto"
-    )
-    threads: Annotated[int, Option("CPU threads of each trial.")] = 1
+    learning_rate: Annotated[
+        float, Option("Learning rate of Adam, more than 0; it falls linearly to 0.")
+    ] = 4e-3
+    dropout: Annotated[float, Option("Rate of dropout in training, from 0 to below 1.")] = 0.1
+    device: Annotated[
+        str,
+        Option(
+            "Device of the training: cpu, cuda, cuda:N or mps; auto takes a CUDA GPU if there is "
+            "one, else the CPU."
+        ),
+    ] = "auto"
+    threads: Annotated[int, Option("Number of CPU threads of each trial, 1 to 1,024.")] = 1
 
     def check(self) -> None:
         """Raise InputError if an option is out of range or does not fit another."""
@@ -93,35 +109,64 @@ class TrialOptions:
 
     scores: tuple[str, ...]
     seeds: Annotated[
-        int, Option("Trials of each score; with --minutes, the most.", shown="8, with --minutes 20")
+        int,
+        Option(
+            "Number of seeds, 1 to 10,000: each score is trained once with each. With --minutes, "
+            "the largest number.",
+            shown="8; with --minutes 20",
+        ),
     ] = 0
     minutes: Annotated[
-        float | None, Option("Stop when every pair of scores is settled, or after so many minutes.")
+        float | None,
+        Option(
+            "Time limit in minutes, more than 0. Seeds are added until every pair of scores is "
+            "decided, or until another round would exceed the limit.",
+            shown="no limit",
+        ),
     ] = None
-    jobs: Annotated[int, Option("Trials side by side.", shown="as many as cores")] = 0
+    jobs: Annotated[
+        int,
+        Option(
+            "Number of trials that run side by side, 1 to 10,000.",
+            shown="one per core; on a GPU 1; with --engine ray, as many as fit",
+        ),
+    ] = 0
     rates: Annotated[
         bool,
         Option(
-            "Try each score at half and twice the learning rate too, with one seed.",
-            shown="with neither --minutes nor --tune",
+            "Train each score also at half and at double the learning rate, with the first seed. "
+            "--minutes and --tune turn this off.",
+            shown="on",
         ),
     ] = True
     tune: Annotated[
         int,
         Option(
-            "Trainings of each score that search its learning rate first, on the validation set.",
-            shown="none",
+            "Number of trainings, 1 to 10,000, that search the learning rate of each score before "
+            "the trials, by validation loss.",
+            shown="no search",
         ),
     ] = 0
-    tune_hidden: Annotated[bool, Option("Let --tune search its width too.")] = False
-    first_seed: Annotated[int, Option("The first of the seeds.", name="--seed")] = 0
+    tune_hidden: Annotated[
+        bool,
+        Option("Let --tune search the width too: half, equal or double --hidden.", shown="off"),
+    ] = False
+    first_seed: Annotated[
+        int, Option("First seed, 0 or more; the other seeds follow it.", name="--seed")
+    ] = 0
     engine: Annotated[
         str,
-        Option(f"Where trials run: {' or '.join(ENGINES)}, the machines of a Ray cluster."),
+        Option(
+            f"Program that runs the trials: {ENGINES[0]} of this machine, or {ENGINES[1]}, on the "
+            "machines of a Ray cluster."
+        ),
     ] = "processes"
     address: Annotated[
         str | None,
-        Option("With --engine ray: the cluster's address.", shown="$RAY_ADDRESS, or this machine"),
+        Option(
+            "Address of the Ray cluster, with --engine ray: auto or HOST:PORT.",
+            shown="$RAY_ADDRESS, else this machine",
+        ),
     ] = None
 
     def check(self) -> None:
@@ -132,7 +177,7 @@ class TrialOptions:
                     f"--{name}: expected 1 to {_MOST_TRIALS:,}, got {getattr(self, name)}"
                 )
         if self.tune_hidden and not self.tune:
-            raise InputError("--tune-hidden: expected --tune N beside it, trainings for each score")
+            raise InputError("--tune-hidden: needs --tune N, the number of trainings of each score")
         if not 0 <= self.first_seed < _LARGEST:
             raise InputError(f"--seed: expected 0 to {_LARGEST}, got {self.first_seed}")
         if self.minutes is not None and not 0 < self.minutes < 1e6:
@@ -145,12 +190,23 @@ class ReportOptions:
 
     panel: ClassVar[str] = "The comparison"
 
-    log: Annotated[str | None, Option(f"Write learning curves for {' or '.join(LOGS)} too.")] = None
-    out: Annotated[Path | None, Option("Folder of the comparison.", shown="runs/NAME-…")] = None
+    log: Annotated[
+        str | None,
+        Option(f"Tool that gets the learning curves too: {' or '.join(LOGS)}.", shown="none"),
+    ] = None
+    out: Annotated[
+        Path | None,
+        Option(
+            "Folder of the comparison: a new one, or one to continue.",
+            shown="runs/NAME-HASH, by data and settings",
+        ),
+    ] = None
     as_json: Annotated[
-        bool, Option("Print the comparison as JSON, and nothing else.", name="--json")
+        bool, Option("Print the content of comparison.json, and nothing else.", name="--json")
     ] = False
-    quiet: Annotated[bool, Option("Print the verdict alone, without progress.")] = False
+    quiet: Annotated[bool, Option("Print the verdict without progress and table.", shown="off")] = (
+        False
+    )
 
     def check(self) -> None:
         """Raise InputError if the folder's name is empty."""

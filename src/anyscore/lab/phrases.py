@@ -54,5 +54,6 @@ def plural(noun: str) -> str:
 
 
 def present(finished: int, trials: int) -> str:
-    """Return how many trials are there: "1 of 10 trials is there", "2 of 10 trials are there"."""
-    return f"{finished:,} of {counted(trials, 'trial')} {'is' if finished == 1 else 'are'} there"
+    """Count finished trials: "1 of 10 trials has finished", "2 of 10 trials have finished"."""
+    verb = "has" if finished == 1 else "have"
+    return f"{finished:,} of {counted(trials, 'trial')} {verb} finished"

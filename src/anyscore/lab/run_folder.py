@@ -32,11 +32,13 @@ def new_folder(path: Path) -> Path:
     """
     try:
         if path.exists() and not path.is_dir():
-            raise InputError(f"{path}: expected a folder for the run, found a file; give another")
+            raise InputError(
+                f"{path}: expected a folder for the run, found a file; give another name"
+            )
         if path.is_dir() and any(path.iterdir()):
             raise InputError(
-                f"{path}: the output folder exists and is not empty; give another with --out, or "
-                "remove it first"
+                f"{path}: the output folder is not empty; give another folder with --out, or "
+                "remove this one first"
             )
         path.mkdir(parents=True, exist_ok=True)
         probe = path / ".probe"
@@ -67,8 +69,8 @@ def part_of(folder: Path, *names: str) -> Path:
         path /= name
         if os.path.islink(path):
             raise InputError(
-                f"{path}: expected a part of the run, found a link; put in its place what it "
-                "leads to, or remove it"
+                f"{path}: expected a file or folder of the run, found a link; replace it with a "
+                "copy of its target, or remove it"
             )
     return path
 

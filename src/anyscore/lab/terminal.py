@@ -29,7 +29,7 @@ from anyscore.lab.rounds import Plan
 from anyscore.lab.session import REPORT_FILE, Watcher
 from anyscore.lab.trials import Trial
 
-_INTERRUPTED = "Interrupted: this covers the trials that had finished."
+_INTERRUPTED = "Interrupted: the results cover the finished trials."
 _WIDE = 60  # columns from which the bar has room for the elapsed time
 
 
@@ -51,7 +51,7 @@ class _Bar(Lines):
 
     def interrupted(self) -> None:
         """Print that Ctrl-C stopped the trials."""
-        self.line("Stopped. Writing what is finished; Ctrl-C again gives that up.", style="yellow")
+        self.line("Stopped. Writing the report; Ctrl-C again ends without it.", style="yellow")
 
 
 class TerminalWatcher(_Bar, Watcher):
@@ -108,8 +108,8 @@ class TerminalWatcher(_Bar, Watcher):
         if finished:
             self.line(f"{present(finished, len(trials))} already, in {self.folder}")
         else:
-            self.line(f"Into {self.folder}; the same command again goes on where it stopped")
-        self.line("Ctrl-C stops early and reports what is finished.\n")
+            self.line(f"Folder: {self.folder}; the same command continues a run that was stopped")
+        self.line("Ctrl-C stops early and reports the finished trials.\n")
         self.done.clear()
         self.progress.reset(self.task, total=self.steps * (len(trials) - finished))
         if finished < len(trials):
@@ -228,10 +228,10 @@ def show_proofs(console: PlainConsole, record: dict[str, Any], folder: Path) -> 
         console.print()
         console.print(result["title"], style="bold", highlight=False)
         console.print(f"{result['source']}: “{result['words']}”", highlight=False)
-        table = Table("", "claim", "bound", "ours", "interval")
+        table = Table("", "claim", "bound", "measured", "interval")
         for check in result["checks"]:
-            ours = number(check["mean"], 1), interval(check)
-            cells = SIGNS[check["state"]], check["says"], bound(check), *ours
+            measured = number(check["mean"], 1), interval(check)
+            cells = SIGNS[check["state"]], check["says"], bound(check), *measured
             table.add_row(*cells, style=_STATES[check["state"]])
         console.print(table)
         sentence = summary(result)

@@ -155,8 +155,8 @@ def compare(
             pickle.dumps(wrapped)
         except Exception as error:
             raise InputError(
-                f"train: no other process can be given it ({error}); define it in a module, or "
-                "give jobs=1"
+                f"train: cannot be sent to another process ({error}); define it in a module, or "
+                "pass jobs=1"
             ) from None
     title = measure or "the result"
     record = carry_out(

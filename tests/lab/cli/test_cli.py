@@ -48,11 +48,11 @@ def test_the_same_command_goes_on_and_more_add_to_it(pairs: Path, tmp_path: Path
     more = ("--scores", "dot,additive", "--out", out, *SMALL, "--seeds", "3")
     second = call("compare", pairs, *more)
     assert second.exit_code == 0, second.output
-    assert "2 of 6 trials are there already" in plain(second.output)
+    assert "2 of 6 trials have finished already" in plain(second.output)
     assert {x: x.read_bytes() for x in before} == before
     assert len(record(out)["trials"]) == 6
     again = call("compare", pairs, *more)
-    assert "6 of 6 trials are there already" in plain(again.output)
+    assert "6 of 6 trials have finished already" in plain(again.output)
     other = call("compare", pairs, *more, "--hidden", "8", width=300)
     check_refused(other, "begun with other settings (settings.hidden was 16, is 8)")
 
@@ -125,7 +125,7 @@ BAD_INPUT: list[tuple[list[str], str]] = [
     (["--model", "resnet"], "resnet"),
     (["--source", "-1"], "columns are counted from 1, got -1"),
     (["--source", "1" * 5000], "got one of 5,000 digits"),
-    (["--label", "3", "--target", "2"], "--label stands in the place of --target"),
+    (["--label", "3", "--target", "2"], "--label takes the place of --target"),
     (["--limit", "3"], "a limit of 3 leaves too few pairs to split"),
     (["--learning-rate", "nan"], "--learning-rate: expected more than 0, got nan"),
     (["--device", "gpu"], "--device: expected auto, cpu, cuda, cuda:N or mps, got 'gpu'"),

@@ -187,7 +187,7 @@ def test_a_signal_keeps_what_is_finished_and_reports_it(
     rest, errors = process.communicate(timeout=HANG)
     assert process.returncode == 130, errors
     assert errors == ""
-    assert "Stopped. Writing what is finished" in rest
+    assert "Stopped. Writing the report" in rest
     assert f"Report: {out / 'report.html'}" in plain(rest)
     found = json.loads((out / "comparison.json").read_text(encoding="utf-8"))
     assert found["interrupted"] is True
@@ -206,7 +206,7 @@ def test_ctrl_c_before_training_is_one_line(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=HANG)
     assert process.returncode == 130
-    assert errors == "anyscore: stopped; what was finished is kept\n"
+    assert errors == "anyscore: stopped; finished trials are kept\n"
 
 
 def test_a_terminal_without_the_characters_is_no_reason_to_fail() -> None:

@@ -131,11 +131,12 @@ def test_summary(tmp_path: Path) -> None:
         "unit": "character", "median": 3, "p90": 3, "p99": 3, "longest": 3,
     }  # fmt: skip
     assert summary_lines(summary) == [
-        "31 pairs of 30 different sources and 2 different targets; 97 % have the commonest target",
-        "24 sources to train on, 3 to watch, 3 to test on; split by seed 0",
-        "lengths: sources 9 characters in the median, 9 or fewer for 99 %, at most 9; targets 3 "
-        "characters in the median, 3 or fewer for 99 %, at most 3",
-        "left out: 1 that stood there before, 1 with an empty side",
+        "31 pairs of 30 different sources and 2 different targets; 97 % have the most frequent "
+        "target",
+        "24 sources for training, 3 for validation, 3 for testing; split by seed 0",
+        "lengths: sources have a median of 9 characters, 99 % have at most 9, the longest 9; "
+        "targets have a median of 3 characters, 99 % have at most 3, the longest 3",
+        "left out: 1 repeated, 1 with an empty side",
         f"{path}: {path.stat().st_size} bytes, SHA-256 {summary['files'][0]['sha256'][:12]}…",
     ]
 
@@ -164,7 +165,7 @@ def test_what_is_too_long_is_left_out_and_said(train: Path, tmp_path: Path) -> N
     data = encode(task)
     assert (data.left_out, data.too_long) == (1, {"train": 0, "valid": 0, "test": 1})
     line = summary_lines(task.summary, data.too_long)[3]
-    assert line == "left out: 1 with a side of more than 3 tokens, 1 of them to test on"
+    assert line == "left out: 1 with a side of more than 3 tokens, 1 of them for testing"
 
 
 def test_one_target_for_all_is_said(tmp_path: Path) -> None:

@@ -160,7 +160,7 @@ def test_targets_that_stand_in_no_source_are_told() -> None:
         check_fits("pointer", encode(task, places=True))
     assert str(caught.value) == (
         "--model pointer: expected targets made of tokens of their sources, got others in 1 of 33 "
-        "pairs; give a --unit by which they are, or another model"
+        "pairs; give another --unit, or another --model"
     )
 
 

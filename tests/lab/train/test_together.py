@@ -126,7 +126,7 @@ def test_ctrl_c_ends_all_processes_with_a_report(arguments: list[str], tmp_path:
     assert len(children) == 2
     process.send_signal(signal.SIGINT)
     out, _ = process.communicate(timeout=HANG)
-    assert "Interrupted: this covers the trials that had finished" in plain(out)
+    assert "Interrupted: the results cover the finished trials" in plain(out)
     assert (tmp_path / "run" / "report.html").exists()
     assert not any(Path(f"/proc/{child}").exists() for child in children)
 

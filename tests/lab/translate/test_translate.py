@@ -86,7 +86,7 @@ def refused(folder: Path, *arguments: object) -> str:
     assert result.exit_code == 2, result.output
     assert result.stdout == ""
     lines = result.stderr.strip().splitlines()
-    assert all(line.startswith("anyscore: asking") for line in lines[:-1])
+    assert all(line.startswith("anyscore: model: ") for line in lines[:-1])
     return plain(lines[-1])
 
 
@@ -106,7 +106,7 @@ def test_every_model_is_asked(model: str, tmp_path: Path) -> None:
     if model in ("tagger", "classifier"):
         counts = [len(w) if model == "tagger" else 1 for w in WORDS]
         assert [len(line) for line in expected] == counts
-        assert "says labels, each by itself" in refused(folder, "ab", "--beam", "2")
+        assert "predicts labels, each by itself" in refused(folder, "ab", "--beam", "2")
     elif model == "pointer":
         assert all(set(a) <= set(b) for a, b in zip(expected, WORDS, strict=True))
         assert told(folder, "ж", "--beam", "4").strip("ж\n") == ""
@@ -118,7 +118,7 @@ def test_a_model_that_learnt_says_what_is_right(run: Path) -> None:
     assert told(run, "abc", "--quiet") == "cba\n"
     result = call("translate", run, "abc")
     assert result.stdout == "cba\n"
-    assert re.match(r"anyscore: asking additive-seed[03] of ", result.stderr)
+    assert re.match(r"anyscore: model: additive-seed[03] of ", result.stderr)
 
 
 def test_the_recommended_score_and_its_best_seed_are_asked(run: Path) -> None:
@@ -194,13 +194,11 @@ def test_what_is_remarkable_is_told_beside_the_output(run: Path, tmp_path: Path)
     said = result.stderr
     assert "anyscore: 1 source without text: its output is empty" in said
     assert "anyscore: 2 sources with tokens that the model does not know (ж, ☃, " in said
-    assert (
-        "1 source more than twice as long as any that the model was trained on (4 tokens)" in said
-    )
+    assert "1 source more than twice as long as the longest training source (4 tokens)" in said
     assert "\x1b" not in result.output
     assert call("translate", run, file, "--quiet").stderr == ""
     result = call("translate", run, "missing.txt", width=400)
-    assert "there is no file missing.txt, so it is taken for a source" in result.stderr
+    assert "there is no file missing.txt; the name itself is the source" in result.stderr
 
 
 def test_pictures_are_written(run: Path, tmp_path: Path) -> None:
@@ -273,22 +271,22 @@ def test_damaged_and_newer_runs_are_one_clear_line(run: Path) -> None:
     (trial / "model.json").write_text("{", encoding="utf-8")
     assert "cannot be read" in refused(trial, "x")
     (trial / "model.json").unlink()
-    assert "there is no model in it; only those that anyscore compare" in refused(trial, "x")
+    assert "there is no model in it; anyscore translate runs models of" in refused(trial, "x")
     assert "there is no model in it" in refused(run, "x", "--score", "dot")
     (run / "trials" / "additive-seed0" / "trial.json").write_text("[]", encoding="utf-8")
     assert "damaged" in refused(run, "x")
     for text in ("{", "[]", '{"verdict": {}}', "[" * 100_000):
         (run / "comparison.json").write_text(text, encoding="utf-8")
-        assert "there is no verdict to go by; give --score" in refused(run, "x")
+        assert "there is no verdict in it; give --score" in refused(run, "x")
     shutil.rmtree(run / "trials")
-    assert "no trial has finished here" in refused(run, "x")
+    assert "no trial has finished; continue" in refused(run, "x")
 
 
 def test_an_own_model_cannot_be_asked(tmp_path: Path) -> None:
     comparison = Comparison(tmp_path / "run")
     with comparison.opened({"task": {}, "settings": {}}):
         comparison.keep(Trial("mine", 0), Outcome({"result": [1.0]}))
-    assert "there is no model in it; only those" in refused(
+    assert "there is no model in it; anyscore translate" in refused(
         tmp_path / "run", "x", "--score", "mine"
     )
 

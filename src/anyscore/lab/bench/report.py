@@ -78,7 +78,7 @@ def introduction(record: Record, score: str = "") -> list[str]:
         f"{record['made'][:10]}.",
     ]
     if record["interrupted"]:
-        lines += ["", "Interrupted: this is what had been measured."]
+        lines += ["", "Interrupted: the page has the results so far."]
     return lines
 
 

@@ -28,10 +28,10 @@ class TerminalWatcher(Lines, Watcher):
         if machine["load"] > 0.5 * machine["cores"]:
             self.line(
                 f"This machine is busy (load {machine['load']:.1f} on "
-                f"{counted(machine['cores'], 'core')}): ratios will spread.",
+                f"{counted(machine['cores'], 'core')}): ratios will vary more.",
                 style="yellow",
             )
-        self.line("Ctrl-C stops early and writes the results until then.\n")
+        self.line("Ctrl-C stops early and writes the results so far.\n")
         self.progress.start()
 
     def busy(self, text: str) -> None:
@@ -49,4 +49,4 @@ class TerminalWatcher(Lines, Watcher):
             self.line(f"  {problem}", style="yellow")
 
     def interrupted(self) -> None:
-        self.line("Stopped. Writing the results until then; Ctrl-C again gives them up.", "yellow")
+        self.line("Stopped. Writing the results so far; Ctrl-C again discards them.", "yellow")

@@ -12,7 +12,7 @@ from anyscore.lab.cli.compare import COMPARE_HELP, compare
 from anyscore.lab.cli.info import info
 from anyscore.lab.cli.output import one_line_errors, use_plain_characters
 from anyscore.lab.cli.prove import PROVE_HELP, prove
-from anyscore.lab.cli.report import report
+from anyscore.lab.cli.report import REPORT_HELP, report
 from anyscore.lab.cli.translate import TRANSLATE_HELP, translate
 
 app = typer.Typer(
@@ -22,7 +22,8 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
     help="Which attention scoring function suits your data?\n\n"
-    "[bold]anyscore compare[/] trains one small model with each of them, several times, and says.",
+    "[bold]anyscore compare[/] trains a small model with each score, several times, and says which "
+    "scores differ.",
 )
 
 
@@ -48,6 +49,6 @@ def _main(
 app.command(help=COMPARE_HELP)(one_line_errors()(compare))
 app.command(help=TRANSLATE_HELP)(one_line_errors()(translate))
 app.command(help=PROVE_HELP)(one_line_errors()(prove))
-app.command()(one_line_errors()(report))
+app.command(help=REPORT_HELP)(one_line_errors()(report))
 app.command(help=BENCH_HELP)(one_line_errors()(bench))
 app.command()(one_line_errors()(info))

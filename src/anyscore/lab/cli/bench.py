@@ -19,25 +19,30 @@ _SHAPES = "4,512,512,128,128", "64,30,50,256,256", "64,1,50,256,512"
 QUICK_SHAPES = "2,128,128,64,64", "16,1,50,64,64"
 
 BENCH_HELP = (
-    "Measure how fast each score is on this machine, beside plain PyTorch.\n\n"
+    "Measure the time and memory of each score on this machine, beside plain PyTorch.\n\n"
+    "[bold]A quick run[/]:\n\n"
     "    anyscore bench --quick\n\n"
-    "[bold]Your own sizes[/]: batch, queries, keys, width of the score, width of the values.\n\n"
+    "[bold]Your own shape[/]: batch, queries, keys, width of the score, width of the values.\n\n"
     "    anyscore bench --score additive --shape 32,100,100,64,64\n\n"
-    "All do the same work in one process, in turns. Answers are checked against float64 first: "
-    "a wrong answer gets no time. Rivals: eager (the formula in PyTorch, broadcast), compile "
-    "(torch.compile of it), and dot, the better of PyTorch's two ways to a dot product of the same "
-    "sizes. The table has medians of time ÷ time of anyscore, and the growth of a process's "
-    "memory. Ctrl-C stops early and writes the results until then.\n\n"
+    "All programs do the same work, in turns, in one process. Results are first checked against "
+    "float64; a wrong result gets no time. The rivals are eager (the broadcast formula in "
+    "PyTorch), compile (torch.compile of that formula) and dot (the faster of two dot products in "
+    "PyTorch). The table shows each rival's time divided by anyscore's time, as a median, and the "
+    "memory of each. Ctrl-C stops early and writes the results so far.\n\n"
     "Other libraries are compared by `python -m benchmarks` in the repository."
 )
 
 # Options that `python -m benchmarks` has too.
 Threads = Annotated[
-    int | None, typer.Option(help="Threads of the CPU.", show_default="as many as PyTorch uses")
+    int | None,
+    typer.Option(help="Number of CPU threads, 1 or more.", show_default="PyTorch's number"),
 ]
 Dtype = Annotated[
     str | None,
-    typer.Option(help="float32 or bfloat16.", show_default="float32; with --device cuda: bfloat16"),
+    typer.Option(
+        help="Dtype of the tensors: float32 or bfloat16.",
+        show_default="float32; with --device cuda: bfloat16",
+    ),
 ]
 Json = Annotated[
     bool, typer.Option("--json", help="Print the content of bench.json, and nothing else.")
@@ -48,44 +53,47 @@ def bench(
     shape: Annotated[
         list[str] | None,
         typer.Option(
-            help="B,T_q,T_k,H,D_v; may be given several times. With one or two queries the keys "
-            "of the additive score are prepared in advance, as a decoder does.",
-            show_default=", ".join(f"({s})" for s in _SHAPES),
+            help="Shape B,T_q,T_k,H,D_v: batch, queries, keys, width of the score, width of the "
+            "values. It may be given several times. For one or two queries the keys of the "
+            "additive score are prepared in advance, as in a decoder.",
+            show_default=" and ".join(_SHAPES),
         ),
     ] = None,
     score: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated names: additive, gatv2, laplace, gaussian, euclidean, "
-            "student_t, lorentz, scaled_dot, softplus (a custom pair).",
+            help="Names of the scores, separated by commas: additive, gatv2, laplace, gaussian, "
+            "euclidean, student_t, lorentz, scaled_dot, softplus (a pair from a formula).",
             show_default="all",
         ),
     ] = None,
     rivals: Annotated[
         str | None,
         typer.Option(
-            help="Comma-separated names.",
+            help="Names of the rivals, separated by commas: eager, compile, dot.",
             show_default="eager,compile,dot; with --quick: eager,dot",
         ),
     ] = None,
     device: Annotated[
-        str, typer.Option(help="cpu, or cuda: an NVIDIA GPU from Ampere on.")
+        str, typer.Option(help="Device: cpu, or cuda (an NVIDIA GPU from Ampere on).")
     ] = "cpu",
     threads: Threads = None,
     dtype: Dtype = None,
     quick: Annotated[
         bool,
-        typer.Option("--quick", help="Small sizes, few rounds, no memory: a minute or two."),
+        typer.Option("--quick", help="Small shapes, few rounds and no memory, in a minute or two."),
     ] = False,
     out: Annotated[
         Path | None,
         typer.Option(
-            help="Folder for bench.json and bench.md; must be new or empty.",
+            help="Folder for bench.json and bench.md, new or empty.",
             show_default="runs/bench-DATE-TIME",
         ),
     ] = None,
     as_json: Json = False,
-    quiet: Annotated[bool, typer.Option(help="Print only the place of the files.")] = False,
+    quiet: Annotated[
+        bool, typer.Option(help="Print only the place of the files.", show_default="off")
+    ] = False,
 ) -> None:
     """Check the options of a benchmark, and run it."""
     check_threads(threads)

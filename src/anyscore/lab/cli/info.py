@@ -13,13 +13,16 @@ from anyscore.lab.console import PlainConsole
 
 def info(
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print all of it as JSON, and nothing else.")
+        bool, typer.Option("--json", help="Print the same as JSON, and nothing else.")
     ] = False,
     quiet: Annotated[
-        bool, typer.Option(help="Do not ask the frameworks, which takes seconds.")
+        bool,
+        typer.Option(
+            help="Leave out the routes of scores, which take seconds.", show_default="off"
+        ),
     ] = False,
 ) -> None:
-    """Show versions, devices, and how each score would be computed here, and why."""
+    """Show versions and devices; for each framework, the route of each score and its reason."""
     from anyscore.lab.info import devices
     from anyscore.lab.installed import by_reason, record
 

@@ -11,8 +11,8 @@ from typing import Annotated, Any, TypeVar, get_args, get_origin, get_type_hints
 
 import typer
 
-JSON_HELP = "Print the comparison as JSON, and nothing else."
-QUIET_HELP = "Print the verdict alone, without progress."
+JSON_HELP = "Print the content of comparison.json, and nothing else."
+QUIET_HELP = "Print the verdict without progress and table."
 
 _F = TypeVar("_F", bound=Callable[..., None])
 

@@ -76,7 +76,7 @@ def one_line_errors() -> Iterator[None]:
         complain(str(error))
         raise typer.Exit(1) from None
     except KeyboardInterrupt:
-        complain("stopped; what was finished is kept")
+        complain("stopped; finished trials are kept")
         raise typer.Exit(130) from None
     except MemoryError:
         complain("there is not enough memory; give less data with --limit, or fewer --jobs")

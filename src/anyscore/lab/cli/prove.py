@@ -1,4 +1,4 @@
-"""`anyscore prove`: published findings, tried on this machine."""
+"""`anyscore prove`: repeats published findings on this machine."""
 
 from __future__ import annotations
 
@@ -8,44 +8,51 @@ from typing import Annotated, Any
 
 import typer
 
-from anyscore.lab.cli.options import QUIET_HELP
 from anyscore.lab.cli.output import print_json, typed_command
 from anyscore.lab.console import PlainConsole
 from anyscore.lab.errors import InputError
 from anyscore.lab.prove.names import NAMES, check, find
 
 PROVE_HELP = (
-    "Try published findings on attention scores on this machine, several seeds each; say which "
-    "stand.\n\n"
-    "[bold]All of them[/], in a quarter of an hour on two cores:\n\n"
+    "Repeat five published findings on attention scores here; say which are confirmed.\n\n"
+    "[bold]All findings[/], in a quarter of an hour on two cores:\n\n"
     "    anyscore prove\n\n"
-    "[bold]One or some[/], a few minutes each:\n\n"
+    "[bold]Some findings[/], a few minutes each:\n\n"
     "    anyscore prove lookup middle\n\n"
-    "lookup: a dictionary new in every example, GAT against GATv2. middle: keys on a line. "
-    "neighbours: kernel regression. longer: sequences longer than those trained on. width: phrases "
-    "in Chinese, additive against multiplicative attention of four widths.\n\n"
-    "The folder gets report.html, proofs.json and every trial. The same command again goes on "
-    "where it stopped; more --seeds add to it."
+    "lookup: GAT and GATv2 look words up in a dictionary. middle: scores pick a key on a line. "
+    "neighbours: attention as kernel regression. longer: test sequences are longer than training "
+    "sequences. width: additive and multiplicative attention of four widths, on Chinese "
+    "phrases.\n\n"
+    "On the project's machine two findings were confirmed, two were undecided and one was not. The "
+    "folder gets report.html, proofs.json and every trial. The same command continues a run that "
+    "was stopped, and adds --seeds."
 )
 
 
 def prove(
     names: Annotated[
         list[str] | None,
-        typer.Argument(help=f"{', '.join(NAMES)}; all of them if none.", show_default=False),
+        typer.Argument(help=f"Names of the findings: {', '.join(NAMES)}.", show_default="all five"),
     ] = None,
-    seeds: Annotated[int, typer.Option(help="Trials of each score.")] = 5,
-    out: Annotated[Path, typer.Option(help="Folder of the proofs.")] = Path("runs/proofs"),
+    seeds: Annotated[int, typer.Option(help="Number of seeds of each score, 1 to 10,000.")] = 5,
+    out: Annotated[Path, typer.Option(help="Folder of the results.")] = Path("runs/proofs"),
     jobs: Annotated[
-        int, typer.Option(help="Trials side by side.", show_default="as many as cores")
+        int,
+        typer.Option(
+            help="Number of trials that run side by side, 1 to 10,000.",
+            show_default="one per core",
+        ),
     ] = 0,
     page: Annotated[
-        Path | None, typer.Option(help="Write the results as a page in Markdown, too.")
+        Path | None,
+        typer.Option(help="File for the results as a page in Markdown.", show_default="none"),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the results as JSON, and nothing else.")
+        bool, typer.Option("--json", help="Print the content of proofs.json, and nothing else.")
     ] = False,
-    quiet: Annotated[bool, typer.Option(help=QUIET_HELP)] = False,
+    quiet: Annotated[
+        bool, typer.Option(help="Print the results without progress.", show_default="off")
+    ] = False,
 ) -> None:
     """Check the options of proofs, and carry the proofs out."""
     check(names or ())

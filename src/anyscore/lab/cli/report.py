@@ -1,4 +1,4 @@
-"""`anyscore report`: the report of a finished comparison anew."""
+"""`anyscore report`: writes the report of a comparison again; merges comparisons."""
 
 from __future__ import annotations
 
@@ -13,31 +13,37 @@ from anyscore.lab.console import PlainConsole
 from anyscore.lab.errors import InputError
 from anyscore.lab.phrases import counted
 
+REPORT_HELP = (
+    "Write the report of a comparison again, from its trials; export tables and pictures.\n\n"
+    "Several folders become one comparison, in the folder --out. Runs of the same settings put "
+    "their trials together. If settings differ, the name of its run follows each score. All runs "
+    "must have the same test items."
+)
+
 
 def report(
     runs: Annotated[
         list[Path],
-        typer.Argument(help="The folder of a comparison; or several, to be merged or compared."),
+        typer.Argument(help="Folder of a comparison; several folders are merged or compared."),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="The new folder for several comparisons together.")
+        Path | None,
+        typer.Option(help="New folder for the result of several folders.", show_default="none"),
     ] = None,
     export: Annotated[
         Path | None,
-        typer.Option(help="A folder for tables (CSV, LaTeX), pictures (PNG) and JSON."),
+        typer.Option(
+            help="Folder for tables (CSV, LaTeX), pictures (PNG) and JSON.", show_default="none"
+        ),
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help=JSON_HELP)] = False,
-    quiet: Annotated[bool, typer.Option(help=QUIET_HELP)] = False,
+    quiet: Annotated[bool, typer.Option(help=QUIET_HELP, show_default="off")] = False,
 ) -> None:
-    """Judge the trials in a folder again and write its report anew; export tables and pictures.
-
-    Several folders become one. Runs of the same settings put their trials together; in runs of
-    other settings each score is named after its run. All runs must have the same test items.
-    """
+    """Check the options of a report, and write it."""
     if len(runs) == 1 and out is not None:
-        raise InputError("--out: expected several folders to be put together, got one")
+        raise InputError("--out: expected two folders or more to be merged, got one")
     if len(runs) > 1 and out is None:
-        raise InputError("expected --out with several folders, a new one for all of them together")
+        raise InputError("several folders need --out, a new folder for the result")
     from anyscore.lab.merging import merge
     from anyscore.lab.session import rebuild
     from anyscore.lab.terminal import show_outcome
@@ -48,7 +54,9 @@ def report(
     else:
         (record, duplicates), folder = merge(runs, out), out
         if duplicates and not quiet and not as_json:
-            remark_text = f"{counted(duplicates, 'trial')} of several runs: the first run's stand"
+            remark_text = (
+                f"{counted(duplicates, 'trial')} in several runs: those of the first are kept"
+            )
             console.print(remark_text, highlight=False)
     if export is not None:
         from anyscore.lab.report.exports import export as write_exports

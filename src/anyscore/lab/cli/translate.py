@@ -1,4 +1,4 @@
-"""`anyscore translate`: answers of a trained model to sources of the user's."""
+"""`anyscore translate`: runs a trained model on new sources."""
 
 from __future__ import annotations
 
@@ -19,56 +19,68 @@ _MOST_BEAMS = 256
 _OF_FILES = (".txt", ".tsv", ".csv", ".jsonl", ".gz")
 
 TRANSLATE_HELP = (
-    "Ask a trained model: a line of output for each source.\n\n"
-    "[bold]Of a comparison[/] the score that its verdict recommends is asked, with the seed that "
-    "did best in validation:\n\n"
+    "Run a trained model of a comparison on new sources.\n\n"
+    "[bold]A text[/]. The model is that of the recommended score, with the seed of the lowest "
+    "validation loss:\n\n"
     '    anyscore translate runs/dates-1a2b3c4d "30 mars 2024"\n\n'
-    "[bold]A file, line by line[/], by beam search, to a file:\n\n"
+    "[bold]A file[/], one source a line, by beam search:\n\n"
     "    anyscore translate runs/NAME sources.txt --beam 5 > outputs.txt\n\n"
-    "[bold]Where it looked[/], as a picture:\n\n"
-    '    anyscore translate runs/NAME "30 mars 2024" --png looks.png'
+    "[bold]Attention weights[/], as a picture:\n\n"
+    '    anyscore translate runs/NAME "30 mars 2024" --png weights.png'
 )
 
 
 def translate(
     run: Annotated[
-        Path, typer.Argument(help="The folder of a comparison, or of a trial (RUN/trials/NAME).")
+        Path, typer.Argument(help="Folder of a comparison, or of a trial: RUN/trials/NAME.")
     ],
     text: Annotated[
         str | None,
         typer.Argument(
-            help="A source; or a file of sources, one a line; - is standard input.",
+            help="Source, or a file with one source a line; - is standard input.",
             show_default="standard input",
         ),
     ] = None,
     score: Annotated[
         str | None,
-        typer.Option(help="The score of the trial.", show_default="what the verdict recommends"),
+        typer.Option(
+            help="Score of the model.",
+            show_default="the recommended one, else the highest mean",
+        ),
     ] = None,
     seed: Annotated[
         int | None,
-        typer.Option(help="The seed of the trial.", show_default="the best in validation"),
+        typer.Option(help="Seed of the model.", show_default="the lowest validation loss"),
     ] = None,
     beam: Annotated[
-        int, typer.Option(help="Outputs followed side by side; 1 takes the likeliest token.")
+        int,
+        typer.Option(
+            help="Width of the beam search, 1 to 256; 1 takes the most probable token each time."
+        ),
     ] = 1,
     attention: Annotated[
         bool | None,
         typer.Option(
             "--attention/--no-attention",
-            help="Show where the model looked; with --json, give the weights.",
-            show_default="for a text on a terminal",
+            help="Show the attention weights; with --json, add them to the objects.",
+            show_default="on for a text on a terminal",
         ),
     ] = None,
-    png: Annotated[Path | None, typer.Option(help="A file for the heatmap of one source.")] = None,
+    png: Annotated[
+        Path | None,
+        typer.Option(help="File for a heatmap of one source, as PNG.", show_default="none"),
+    ] = None,
     html: Annotated[
-        Path | None, typer.Option(help="A file for a page with the heatmaps of all sources.")
+        Path | None,
+        typer.Option(
+            help="File for a page with heatmaps of 1 to 100 sources, as HTML.", show_default="none"
+        ),
     ] = None,
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print a JSON object for each source, one a line.")
+        bool, typer.Option("--json", help="Print one JSON object a line, for each source.")
     ] = False,
     quiet: Annotated[
-        bool, typer.Option(help="Print outputs alone, and no remarks on standard error.")
+        bool, typer.Option(help="Print no remarks on standard error.", show_default="off")
     ] = False,
 ) -> None:
     """Check the options of a translation, and print the answers."""
@@ -93,11 +105,11 @@ def translate(
         model = load_run(folder)
         units = model.source_tokeniser.unit, model.target_tokeniser.unit
         if beam > 1 and not isinstance(model.model, Stepwise):
-            raise InputError("--beam: this model says labels, each by itself; leave it out")
+            raise InputError("--beam: this model predicts labels, each by itself; leave it out")
         if not quiet:
-            remark(f"asking {folder.name} of {run}")
+            remark(f"model: {folder.name} of {run}")
             if single and Path(text or "").suffix in _OF_FILES:
-                remark(f"there is no file {text}, so it is taken for a source")
+                remark(f"there is no file {text}; the name itself is the source")
         if attention is None:
             attention = single and sys.stdout.isatty() and not (quiet or as_json)
         picture = png is not None or html is not None
@@ -130,7 +142,7 @@ def translate(
 
 @contextmanager
 def _quiet_end() -> Iterator[None]:
-    """Exit without a word at Ctrl-C, or when the reader leaves: there is nothing to keep."""
+    """Exit without a message at Ctrl-C, or when the reader of the output leaves."""
     try:
         yield
     except KeyboardInterrupt:

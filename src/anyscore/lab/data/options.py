@@ -55,55 +55,83 @@ class DataOptions:
             input. None is the built-in task of the model, which needs no file.
     """
 
-    panel: ClassVar[str] = "What to learn from"
+    panel: ClassVar[str] = "Data"
 
     path: str | Path | None = None
     target_path: Annotated[
         str | Path | None,
-        Option("The targets, line by line beside the sources.", name="--target-file"),
+        Option("File of targets, one a line, in the order of the sources.", name="--target-file"),
     ] = None
-    valid: Annotated[str | Path | None, Option("Your own validation pairs, used as they are.")] = (
-        None
-    )
+    valid: Annotated[
+        str | Path | None,
+        Option(
+            "File of validation pairs, in the form of the training pairs.",
+            shown="a tenth of the sources, at most 1,000",
+        ),
+    ] = None
     valid_target: Annotated[
-        str | Path | None, Option("The targets of --valid, in a file of their own.")
+        str | Path | None, Option("File of validation targets, one a line; needs --valid.")
     ] = None
-    test: Annotated[str | Path | None, Option("Your own test pairs, used as they are.")] = None
+    test: Annotated[
+        str | Path | None,
+        Option(
+            "File of test pairs, in the form of the training pairs.",
+            shown="a tenth of the sources, at most 1,000",
+        ),
+    ] = None
     test_target: Annotated[
-        str | Path | None, Option("The targets of --test, in a file of their own.")
+        str | Path | None, Option("File of test targets, one a line; needs --test.")
     ] = None
     source: Annotated[
-        Column | None, Option("Column of the sources: a number or a name.", shown="1")
+        Column | None,
+        Option("Column of the sources: its number from 1, or its name in the header.", shown="1"),
     ] = None
     target: Annotated[
-        Column | None, Option("Column of the targets: a number or a name.", shown="2")
+        Column | None,
+        Option("Column of the targets: its number from 1, or its name in the header.", shown="2"),
     ] = None
     format: Annotated[
-        Format, Option("tsv, csv, jsonl or parquet; auto goes by the name, then by the content.")
+        Format,
+        Option(
+            "Format of the tables: tsv, csv, jsonl or parquet; auto reads it from the file's name, "
+            "else from its content."
+        ),
     ] = "auto"
     unit: Annotated[
         Unit | Literal["auto"],
         Option(
-            "The unit of a token: character, word, token (ready, between spaces), bpe (trained on "
-            "your training pairs); auto goes by the texts."
+            "Unit of a token: character, word, token (text between spaces) or bpe (subwords learnt "
+            "from the training pairs). auto takes words if most of them recur, else characters."
         ),
     ] = "auto"
     source_unit: Annotated[
-        Unit | Literal["auto"] | None, Option("The unit of the sources, if it differs.")
+        Unit | Literal["auto"] | None,
+        Option("Unit of a token of the sources, as in --unit.", shown="--unit"),
     ] = None
     target_unit: Annotated[
-        Unit | Literal["auto"] | None, Option("The unit of the targets, if it differs.")
+        Unit | Literal["auto"] | None,
+        Option(
+            "Unit of a token of the targets, as in --unit, or label (the whole text).",
+            shown="--unit",
+        ),
     ] = None
-    subwords: Annotated[int, Option("Kinds of token that a bpe side may have.")] = 1000
-    max_tokens: Annotated[int, Option("Pairs with a longer side are left out and counted.")] = (
-        MAX_TOKENS
+    subwords: Annotated[int, Option("Largest number of subwords of a bpe side, 50 to 100,000.")] = (
+        1000
     )
+    max_tokens: Annotated[
+        int,
+        Option("Largest number of tokens of a side, 1 to 10,000; longer pairs are left out."),
+    ] = MAX_TOKENS
     limit: Annotated[
-        int | None, Option("Use so many different sources, a random sample.", shown="all of them")
+        int | None,
+        Option("Number of different sources in a random sample, 10 or more.", shown="all sources"),
     ] = None
-    split_seed: Annotated[int, Option("The seed of the split and of --limit's sample.")] = 0
+    split_seed: Annotated[
+        int, Option("Seed of the split into three parts and of the sample of --limit, 0 or more.")
+    ] = 0
     skip_empty: Annotated[
-        bool, Option("Leave out rows with an empty side instead of refusing the file.")
+        bool,
+        Option("Leave out rows with an empty side; without it they stop the run.", shown="off"),
     ] = False
 
     @property

@@ -119,22 +119,22 @@ def summary_lines(summary: dict[str, Any], too_long: Mapping[str, int] | None = 
         f"{counted(summary['pairs'], 'pair')} of {counted(summary['sources'], 'different source')} "
         f"and {counted(summary['targets'], 'different target')}; "
         + (
-            f"{_share(summary['commonest_target'])} have the commonest target"
+            f"{_share(summary['commonest_target'])} have the most frequent target"
             if summary["targets"] > 1
             else "every target is the same, so there is nothing to learn"
         ),
-        f"{counted(parts['train'], 'source')} to train on, {parts['valid']:,} to watch, "
-        f"{parts['test']:,} to test on{_cut(summary)}",
+        f"{counted(parts['train'], 'source')} for training, {parts['valid']:,} for validation, "
+        f"{parts['test']:,} for testing{_cut(summary)}",
         f"lengths: {'; '.join(_lengths_line(*side) for side in lengths.items())}",
     ]
     dropped = {
-        "repeated": "that stood there before",
+        "repeated": "repeated",
         "empty": "with an empty side",
         "over_limit": "beyond the limit",
     }
     left_out = [f"{summary[key]:,} {why}" for key, why in dropped.items() if summary[key]]
     if too_long and any(too_long.values()):
-        test = f", {too_long['test']:,} of them to test on" if too_long["test"] else ""
+        test = f", {too_long['test']:,} of them for testing" if too_long["test"] else ""
         left_out.append(
             f"{sum(too_long.values()):,} with a side of more than "
             f"{counted(summary['max_tokens'], 'token')}{test}"
@@ -143,7 +143,7 @@ def summary_lines(summary: dict[str, Any], too_long: Mapping[str, int] | None = 
     notes = [f"left out: {', '.join(left_out)}"] if left_out else []
     if summary.get("subwords_of"):
         notes.append(
-            f"subwords are made of the first {summary['subwords_of']:,} characters of a side"
+            f"subwords are learnt from the first {summary['subwords_of']:,} characters of a side"
         )
     notes += [f"taken as text: {' and '.join(texts)}"] if texts else []
     if notes:
@@ -170,10 +170,10 @@ def _lengths_line(side: str, lengths: Mapping[str, Any]) -> str:
     """Describe the lengths of a side's texts."""
     unit = lengths["unit"]
     if unit == "label":
-        return f"{side}s are one label each"
+        return f"each {side} is one label"
     return (
-        f"{side}s {counted(lengths['median'], token_noun(unit))} in the median, "
-        f"{lengths['p99']:,} or fewer for 99 %, at most {lengths['longest']:,}"
+        f"{side}s have a median of {counted(lengths['median'], token_noun(unit))}, "
+        f"99 % have at most {lengths['p99']:,}, the longest {lengths['longest']:,}"
     )
 
 

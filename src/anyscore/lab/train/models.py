@@ -100,19 +100,18 @@ def check_fits(model: str, data: Encoded) -> None:
             count = len(data.train) + len(data.valid_pairs)
             raise InputError(
                 "--model pointer: expected targets made of tokens of their sources, got others in "
-                f"{unknown:,} of {counted(count, 'pair')}; give a --unit by which they are, or "
-                "another model"
+                f"{unknown:,} of {counted(count, 'pair')}; give another --unit, or another --model"
             )
     for item in chain(data.train, data.valid_pairs) if model in ("tagger", "classifier") else ():
         source, labels = len(item.source), len(item.target) - 1
         if model == "tagger" and labels != source:
             raise InputError(
                 f"--model tagger: expected a label for every token, got {labels} for "
-                f"{counted(source, 'token')}; give units by which they are as many, or another "
-                "model"
+                f"{counted(source, 'token')}; give units with equal numbers of tokens, or another "
+                "--model"
             )
         if model == "classifier" and labels != 1:
             raise InputError(
                 f"--model classifier: expected one label for a sequence, got {labels} tokens; give "
-                "--target-unit label, or another model"
+                "--target-unit label, or another --model"
             )

@@ -178,7 +178,7 @@ def _update(model: Model, loss: Tensor, optimiser: torch.optim.Optimizer) -> Ten
 
 def _check(loss: float, when: str) -> None:
     if not math.isfinite(loss):
-        raise TrialFailure(f"the loss became {loss} {when}; a score that fails has no result")
+        raise TrialFailure(f"the loss became {loss} {when}; the trial has no result")
 
 
 def steps_per_epoch(data: Encoded, settings: Settings) -> int:

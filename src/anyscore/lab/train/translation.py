@@ -66,7 +66,7 @@ class TranslationTrain:
         settings = self.settings
         if self.chosen is not None:
             if trial.score not in self.chosen:
-                raise TrialFailure("the search for its learning rate failed; it has no numbers")
+                raise TrialFailure("the search for its learning rate failed")
             settings = replace(settings, **self.chosen[trial.score])
         # Of several processes, one that lacks memory ends them all.
         failures = reported_failures() if self.group.size == 1 else nullcontext()

@@ -27,7 +27,7 @@ def is_text(text: str | None) -> bool:
     if stat.S_ISDIR(mode):
         raise InputError(
             f"{readable_name(text)}: this is a directory; give a text or a file of sources, one a "
-            "line (the word itself can be piped in)"
+            "line (pipe the text in if it is also the name of a directory)"
         )
     return False
 

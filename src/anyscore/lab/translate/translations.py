@@ -91,17 +91,17 @@ class Notes:
             shown = ", ".join(list(self.unknown)[:8]) + (", …" if len(self.unknown) > 8 else "")
             lines.append(
                 f"{counted(self.strange, 'source')} with tokens that the model does not know "
-                f"({shown}); it reads each as the same unknown one"
+                f"({shown}); it treats all unknown tokens alike"
             )
         if self.long:
             lines.append(
-                f"{counted(self.long, 'source')} more than twice as long as any that the model was "
-                f"trained on ({counted(self.longest or 0, 'token')}); do not rely on the outputs"
+                f"{counted(self.long, 'source')} more than twice as long as the longest training "
+                f"source ({counted(self.longest or 0, 'token')}); do not rely on the outputs"
             )
         if self.cut:
             lines.append(
-                f"{counted(self.cut, 'output')} cut at {counted(self.limit, 'token')}, more than "
-                "any target in training had"
+                f"{counted(self.cut, 'output')} cut at {counted(self.limit, 'token')}, the limit "
+                "of an output; every training target was shorter"
             )
         return lines
 

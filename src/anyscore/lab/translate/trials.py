@@ -45,7 +45,7 @@ def find_trial(folder: Path, score: str | None = None, seed: int | None = None) 
     comparison.shared()  # else the folder is no comparison
     seeds = _seeds(comparison)
     if not seeds:
-        raise InputError(f"{folder}: no trial has finished here; continue the comparison first")
+        raise InputError(f"{folder}: no trial has finished; continue the comparison first")
     score = _recommended(folder) if score is None else score
     if score not in seeds:
         raise InputError(f"--score: {folder} has trials of {listed(list(seeds))}, none of {score}")
@@ -63,7 +63,7 @@ def find_trial(folder: Path, score: str | None = None, seed: int | None = None) 
 def _no_model(place: Path) -> InputError:
     """Return the error of a folder without a model."""
     return InputError(
-        f"{place}: there is no model in it; only those that anyscore compare trains can be asked"
+        f"{place}: there is no model in it; anyscore translate runs models of anyscore compare"
     )
 
 
@@ -84,8 +84,7 @@ def _recommended(folder: Path) -> str:
         score = verdict["recommendation"]["score"] or verdict["standings"][0]["score"]
     except (InputError, KeyError, TypeError, IndexError):
         raise InputError(
-            f"{folder}: there is no verdict to go by; give --score, or make one with anyscore "
-            f"report {folder}"
+            f"{folder}: there is no verdict in it; give --score, or run anyscore report {folder}"
         ) from None
     return str(score)
 

@@ -76,7 +76,7 @@ def check_measured(trials: Iterable[Finished], measures: Sequence[Measure]) -> N
             if measure.name not in has:
                 raise InputError(
                     f"{trial.trial.name}: expected results named {brief(measure.name)}, found "
-                    f"{brief(has)}; judge by one that all trials have, or remove the trial"
+                    f"{brief(has)}; judge by a measure that all trials have, or remove the trial"
                 )
 
 

@@ -11,10 +11,7 @@ from anyscore.layers.parameters import has_hidden
 from anyscore.score import SCORES
 
 _MANY = 4  # differences described one by one
-_ONE_SEED = (
-    "With one seed, a difference may be due to that seed alone. Rerun with --seeds 5 or more, or "
-    "with more --minutes."
-)
+_ONE_SEED = "With one seed, a difference may be due to that seed alone. Use 5 seeds or more."
 
 
 def conclude(
@@ -32,7 +29,7 @@ def conclude(
         return {"recommendation": {"score": None, "sentence": sentence}, "sentences": [sentence]}
     if len(standings) == 1:
         only = standings[0]
-        sentence = "A comparison needs two scores or more: add one with --scores."
+        sentence = "A comparison needs two scores or more."
         reached = f"{only['score']} reached {value(only, verdict)}."
         return {
             "recommendation": {"score": None, "sentence": sentence},
