@@ -1,10 +1,10 @@
-"""`anyscore` on the command line: the laboratory, or what to install to have it."""
+"""`anyscore` on the command line: the laboratory, or how to install it."""
 
 import sys
 
 
 def main() -> None:
-    """Run the command line, or say what to install to have it."""
+    """Run the command line; exit with the missing package if the laboratory is not installed."""
     try:
         from anyscore.lab.cli import app
         from anyscore.lab.own_process import keep_current_folder_out

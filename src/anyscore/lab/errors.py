@@ -26,13 +26,13 @@ class RunFailure(Exception):
     """
 
 
-def check_name(what: str, name: str, known: Iterable[str], meant: str | None = None) -> None:
+def check_name(option: str, name: str, known: Iterable[str], meant: str | None = None) -> None:
     """Raise InputError if a name is unknown; suggest the known name nearest to it, or to `meant`.
 
     Args:
-        what: the option or field that has the name, for the message.
+        option: the option or field with the name, for the message.
     """
     names = list(known)
     if name not in names:
-        message = f"{what}: expected one of {', '.join(names)}, got {brief(name)}"
+        message = f"{option}: expected one of {', '.join(names)}, got {brief(name)}"
         raise InputError(f"{message}; {suggest(meant or name, names)}".rstrip("; "))

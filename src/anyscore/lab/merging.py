@@ -72,8 +72,8 @@ def merge(folders: Sequence[Path], out: Path) -> tuple[dict[str, Any], int]:
         The record of `out`, and the number of trials that were in more than one run.
 
     Raises:
-        InputError: a folder holds no comparison, or something that is no file; the runs have other
-            data, other measures or another number of test items; or `out` holds something else.
+        InputError: a folder holds no comparison, or something that is no file. Runs have other
+            data, measures or numbers of test items. `out` holds something else.
         RunFailure: the disk is full or a file cannot be written.
     """
     runs = [_Run.read(folder) for folder in folders]

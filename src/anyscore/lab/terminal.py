@@ -70,7 +70,7 @@ class TerminalWatcher(_Bar, Watcher):
         self.done: dict[Trial, float] = {}
 
     def searches(self, scores: Sequence[str], trainings: int) -> None:
-        """Announce the searches, and start the bar."""
+        """Announce the searches, and start the progress bar."""
         self._introduce()
         self.searching = self.steps * trainings
         self.line(
@@ -97,7 +97,7 @@ class TerminalWatcher(_Bar, Watcher):
             self.line(line)
 
     def begins(self, comparison: Comparison, plan: Plan, about: Mapping[str, Any]) -> None:
-        """Announce the trials, and start the bar."""
+        """Announce the trials, and start the progress bar."""
         self._introduce()
         trials = plan.trials
         finished = sum(comparison.has(trial) for trial in trials)
@@ -227,7 +227,7 @@ def show_proofs(console: PlainConsole, record: dict[str, Any], folder: Path) -> 
     for result in record["proofs"]:
         console.print()
         console.print(result["title"], style="bold", highlight=False)
-        console.print(f"{result['source']}: “{result['words']}”", highlight=False)
+        console.print(f"{result['source']}: “{' '.join(result['words'].split())}”", highlight=False)
         table = Table("", "claim", "bound", "measured", "interval")
         for check in result["checks"]:
             measured = number(check["mean"], 1), interval(check)

@@ -46,8 +46,8 @@ class Outcome:
     Attributes:
         measures: by name, a number for each test item, the same items in the same order in every
             trial; larger is better, as in {"exact_match": [0.0, 1.0, 1.0]}.
-        statistics: by the name of a measure of the whole test set, as chrF is, a row of numbers
-            for each item, whose sums over items give the measure.
+        statistics: by the name of a measure of the whole test set, such as chrF, a row of numbers
+            for each item. Sums of rows over items give the measure.
         outputs: the model's answer to each item.
         epochs: a record for each: "epoch", "steps", "train_loss", "valid_loss",
             "valid_exact_match", "seconds".

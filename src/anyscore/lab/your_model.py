@@ -96,26 +96,26 @@ def compare(
     `out`: the same call again continues it, more seeds or scores add to it.
 
     Args:
-        train: (score, seed, report) → results of each test item, larger is better, always of the
-            same items; or one number; or a dict of such by the names of measures; or an `Outcome`.
-            `report({"step": 10, "steps": 100})` may be called to show progress.
+        train: (score, seed, report) → a number for each test item, larger is better. All calls
+            must test the same items. A dict has numbers by the names of measures. One number
+            stands for the whole test set; an `Outcome` has curves and facts too. `train` may call
+            `report({"step": 10, "steps": 100})` to show progress.
         scores: names, passed to `train`; they need not be anyscore's.
-        seeds: 0, 1, … are passed to `train`.
+        seeds: number of seeds; 0, 1, … are passed to `train`.
         out: folder of the comparison.
-        settings: plain data that tells this comparison from others; the same folder refuses other
-            settings.
+        settings: plain data that identifies this comparison; the folder refuses other settings.
         measure: the name of the measure to judge by, of several; None takes the first.
         scale: points for a result of 1.
         span: points from an item's worst possible result to its best.
-        jobs: trials side by side, in processes of their own; then `train` must be a function that
-            a module defines. With 1 or None all run in this process. With Ray, the most that run
-            side by side; None is as many as the cluster has room for.
-        minutes: stop when every pair is settled, or when time is up.
+        jobs: number of trials that run side by side, in processes; a module must then define
+            `train`. With 1 or None all trials run in this process. With Ray, the largest number;
+            None takes as many as fit.
+        minutes: time limit. Seeds are added until every pair is decided, or until time is up.
         engine: "processes" of this machine, or "ray": the machines of a Ray cluster, which all
             have `out` at the same path; see docs/machines.md.
         address: of the Ray cluster; None takes $RAY_ADDRESS, or this machine alone.
-        gpus: GPUs of each trial, with Ray.
-        log: "tensorboard": it gets the learning curves too; see docs/machines.md.
+        gpus: number of GPUs of each trial, with Ray.
+        log: "tensorboard" for learning curves in TensorBoard; see docs/machines.md.
         watcher: gets the events of the comparison.
 
     Returns:
@@ -123,8 +123,8 @@ def compare(
         `report.html` shows it.
 
     Raises:
-        InputError: fewer than one seed, a score named twice, a `train` that cannot be sent to
-            another process, a folder of something else, no cluster, or a missing package.
+        InputError: fewer than one seed, a score named twice, or a missing package. `train` cannot
+            be sent to another process, the folder holds something else, or there is no cluster.
         RunFailure: the disk is full or a file cannot be written.
         TrialFailure: every trial failed. If only some fail, a warning names them.
 

@@ -14,6 +14,7 @@ import pytest
 
 from anyscore.lab.comparison import Finished
 from anyscore.lab.errors import InputError
+from anyscore.lab.phrases import listed
 from anyscore.lab.prove import names, runner
 from anyscore.lab.prove.judge_claims import judge_claims
 from anyscore.lab.prove.proof import Check, Part, Proof
@@ -21,6 +22,7 @@ from anyscore.lab.report.proofs import markdown, write_markdown
 from anyscore.lab.report.rendering import number
 from anyscore.lab.trials import Outcome, Report, Trial
 from anyscore.lab.verdict.judge import Measure
+from anyscore.score import SCORES
 from lab.command_line import call, check_help_does_not_wait_for_pytorch, plain
 
 SHARES = {"good": 0.95, "fair": 0.6, "bad": 0.1}
@@ -36,7 +38,7 @@ def train(trial: Trial, report: Report) -> Outcome:
 
 
 def made(*checks: Check, scores: tuple[str, ...] = tuple(SHARES), **more: Any) -> Proof:
-    told = {x: f"the {x}" for x in ("title", "paper", "source", "words", "task", "ours")}
+    told = {x: f"the {x}" for x in ("title", "paper", "source", "words", "task", "differences")}
     part = Part("k = 3", scores, train, (RIGHT,), {"size": 1})
     return Proof("lookup", **told, parts=(part,), checks=checks, **more)
 
@@ -78,7 +80,7 @@ def test_one_that_fails_outweighs_one_that_is_open() -> None:
         n: judge_claims(made(*checks), {"k = 3": trials()})["verdict"]
         for n, checks in enumerate([(holds,), (holds, is_open), (holds, is_open, fails), ()])
     }
-    assert list(told.values()) == ["as published", "undecided", "not as published", "undecided"]
+    assert list(told.values()) == ["confirmed", "undecided", "contradicted", "undecided"]
 
 
 def test_more_checks_have_wider_intervals() -> None:
@@ -103,15 +105,18 @@ def test_carried_out_and_shown(tmp_path: Path) -> None:
     record = runner.run_proofs([proof], seeds=3, out=tmp_path / "run", jobs=1, here=True)
     assert json.loads((tmp_path / "run" / "proofs.json").read_text("utf-8")) == record
     (result,) = record["proofs"]
-    assert result["verdict"] == "not as published"
+    assert result["verdict"] == "contradicted"
     assert result["processor_seconds"] > 0
     page = (tmp_path / "run" / "report.html").read_text("utf-8")
-    assert "not as published: 1 of 2 checks hold, 1 fails" in page
+    assert "contradicted: 1 of 2 checks hold, 1 fails" in page
+    assert "Of 1 finding: 0 confirmed, 0 undecided and 1 contradicted." in page
     assert 'href="lookup/k-3/report.html"' in page
     assert (tmp_path / "run" / "lookup" / "k-3" / "report.html").exists()
     write_markdown(record, tmp_path / "run", tmp_path / "proof.md")
     text = (tmp_path / "proof.md").read_text("utf-8")
     assert "> the words" in text
+    assert "**Of 1 finding: 0 confirmed, 0 undecided and 1 contradicted.**" in text
+    assert f"at that time:** {listed(list(SCORES))}." in text
     assert "|on bad|at least 50|" in text
     assert "✗ fails" in text
     assert "|good|99|" in text
@@ -154,7 +159,7 @@ def test_the_command(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     result = call("prove", "lookup", *options, "--page", page)
     assert result.exit_code == 0, result.output
     said = plain(result.output)
-    assert "lookup: as published: 1 of 1 checks hold" in said
+    assert "lookup: confirmed: 1 of 1 checks hold" in said
     assert f"Report: {tmp_path / 'run' / 'report.html'}" in said
     assert page.read_text("utf-8").startswith("# Published findings")
     again = call("prove", "lookup", *options, "--json")

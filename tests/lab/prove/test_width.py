@@ -21,7 +21,9 @@ def test_the_phrases_are_those_that_the_page_says() -> None:
     assert len(set("".join(x.source for x in made))) == 500
     assert all(2 <= len(x.source) <= 8 for x in made)
     task = pinyin.task(500, 2000)
-    assert f"{len(task.train):,} to train on, {len(task.test):,} to test" in width.PROOF.task
+    assert (
+        f"{len(task.train):,} for training and {len(task.test):,} for testing" in width.PROOF.task
+    )
     parts = [{x.source for x in part} for part in (task.train, task.valid, task.test)]
     assert sum(map(len, parts)) == len(set.union(*parts)) == len(made)
 
@@ -50,7 +52,7 @@ def test_reading_each_character_as_it_is_mostly_read() -> None:
         right = x.references[0].split()
         told = [mostly.get(c) for c in x.source]
         shares.append(sum(a == b for a, b in zip(told, right, strict=True)) / len(right))
-    assert f"{100 * sum(shares) / len(shares):.1f} % right" in width.PROOF.ours
+    assert f"{100 * sum(shares) / len(shares):.1f} % right" in width.PROOF.differences
 
 
 def test_the_multiplicative_score_is_the_product_of_projections() -> None:
@@ -123,10 +125,11 @@ def test_bounds_follow_from_the_paper_s_table() -> None:
     additive = {h: told["additive", str(h)] for h in width.WIDTHS}
     behind = {h: 1 - told["multiplicative", str(h)] / additive[h] for h in width.WIDTHS}
     assert (
-        f"{100 * (1 - min(additive.values()) / max(additive.values())):.1f} %" in width.PROOF.ours
+        f"{100 * (1 - min(additive.values()) / max(additive.values())):.1f} %"
+        in width.PROOF.differences
     )
     for h in width.WIDTHS[::3]:
-        assert f"{100 * behind[h]:.1f}" in width.PROOF.ours
+        assert f"{100 * behind[h]:.1f}" in width.PROOF.differences
     bounds = {(x.score, x.beside): (x.at_least, x.at_most) for x in width.PROOF.checks}
     assert bounds["multiplicative, 1024", "additive, 1024"] == (None, -round(50 * behind[1024]))
     assert all(-4 <= -100 * behind[h] <= 1 for h in width.WIDTHS[:-1])

@@ -41,18 +41,20 @@ def gradient_call(attend: Attend, work: Work) -> Call:
     return call_of(attend, inputs, work)
 
 
-def anyscore_(work: Work, ours: Callable[..., Any] = attention, name: str = "") -> list[Variant]:
+def anyscore_(
+    work: Work, function: Callable[..., Any] = attention, name: str = ""
+) -> list[Variant]:
     """List anyscore's variant: the function as users call it.
 
-    ours: (query, key, …, score=…, impl=…), a function of anyscore that does the work; name: of the
-        function, "" for `attention`.
+    function: (query, key, …, score=…, impl=…), a function of anyscore that does the work; name: its
+        name, "" for `attention`.
     """
     impl = "fused" if work.device == "cuda" else "auto"
     score, of_weight = work.formula.score(work.weight), work.formula.score
 
     def learned(*inputs: Tensor) -> Tensor:
         *tensors, w = inputs
-        return ours(*tensors, score=of_weight(w), impl=impl)  # type: ignore[no-any-return]
+        return function(*tensors, score=of_weight(w), impl=impl)  # type: ignore[no-any-return]
 
     def build() -> Call:
         if work.prepared:
@@ -61,7 +63,7 @@ def anyscore_(work: Work, ours: Callable[..., Any] = attention, name: str = "") 
         if work.formula.learned and work.training:
             return gradient_call(learned, work)
         inputs = [x for name, x in work.inputs.items() if name != "weight"]
-        return call_of(lambda *tensors: ours(*tensors, score=score, impl=impl), inputs, work)
+        return call_of(lambda *tensors: function(*tensors, score=score, impl=impl), inputs, work)
 
     if name:
         return [Variant(f"anyscore: {name}", build)]

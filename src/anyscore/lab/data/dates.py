@@ -6,14 +6,16 @@ the calendar is the Gregorian one throughout.
 Languages come in a fixed order: first the languages with most names of countries and languages
 translated in the CLDR, equals by code. Four rules choose the forms:
 
-- one locale per language, and only its own names: a form with inherited names of months or days, of
-  another language or placeholders such as "M03", is left out;
-- the full, long and medium forms with year, month and day; never the short one, which is often ISO
-  already or drops the century;
-- no text that two forms read as different months, such as 03/05/2024 with the day or the month
-  first, or a month's name that means another month in another language; and no text that is already
-  its answer;
-- digits are the language's own, where it does not write Latin ones.
+- There is one locale per language, with its own names only. A form with inherited names of months
+  or days is left out: names of another language, or placeholders such as "M03".
+
+- The forms are full, long and medium, with year, month and day. The short form is often ISO already
+  or drops the century.
+
+- No text may mean two different months, such as 03/05/2024, or a month's name that means another
+  month in another language. No text is already its answer.
+
+- Digits are the language's own, unless it writes Latin ones.
 """
 
 from __future__ import annotations

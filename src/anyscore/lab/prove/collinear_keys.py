@@ -161,17 +161,18 @@ PROOF = Proof(
     source="Brody, Alon and Yahav 2022, How attentive are graph attention networks?, appendix E.2",
     words="for any query q, the key h1 can never get the highest score, and thus cannot be "
     "“selected”",
-    task="Five keys stand in a row on a line anywhere in the plane; the query is one of them, and "
-    "its label is to be told, labels being dealt anew for every line. Queries and keys are mapped "
-    "linearly to a width of 16, so keys stay on a line; one attention layer, nothing after it: the "
-    "answer is the label of most weight. A score that is linear in the key, s = a(q) + b(q)·k, is "
-    "linear along the line and has its maximum at an end: whatever is learnt, it is right in at "
-    "most 2 of 5 places (40 %), and never between. So is what rises or falls with such a score, as "
-    "GAT and additive of width 1 do. 800 steps of 64 lines; 1,000 lines are tested at every place.",
-    ours="The paper proves it of dot products; the bound of 2/k holds where nothing learnt reads "
-    "the output (a bias after it may guess). “Never” is taken as: below 1 %; “can” as: 99 % or "
-    "more between the ends. The theorem itself is a test of this package "
-    "(tests/lab/prove/test_collinear_keys.py), over all parameters.",
+    task="Five keys stand in a row on a random line in the plane. The query is one of these "
+    "points, and the model predicts its label. Labels are dealt anew for every line. Linear maps "
+    "take queries and keys to a width of 16, so the keys stay on a line. One attention layer "
+    "follows and nothing else: the answer is the label with the largest weight.\n\n"
+    "A score that is linear in the key, s = a(q) + b(q)·k, is linear along the line. Its maximum "
+    "is at an end. So it is right for at most 2 of 5 places (40 %), and never between the ends. "
+    "The same holds for monotone functions of such a score: GAT, and additive of width 1. Training "
+    "takes 800 steps of 64 lines. The test asks for every place of 1,000 lines.",
+    differences="The paper proves the claim for dot products. The bound of 2/k holds if no learnt "
+    "layer reads the output, since a bias after it may guess. “Never” means below 1 %. “Can” means "
+    "at least 99 % between the ends. A test of this package checks the theorem itself over all "
+    "parameters (tests/lab/prove/test_collinear_keys.py).",
     parts=(
         Part(
             _PART,
@@ -196,6 +197,6 @@ PROOF = Proof(
     picture=(
         picture,
         "Scores along a line when the middle key is asked for. The bilinear score is a straight "
-        "line: its highest key is an end. The additive one has its peak where it is wanted.",
+        "line, so its highest key is an end. The additive score has its peak at the middle key.",
     ),
 )

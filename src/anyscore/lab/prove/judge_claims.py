@@ -4,8 +4,8 @@
 
 so that all intervals of a proof hold their true means together with 95 % (Bonferroni). A check
 holds if its whole interval is on the claim's side of the bound. The check fails if the whole
-interval is on the other side, and is open otherwise. A claim is confirmed if all its checks hold;
-not if one fails.
+interval is on the other side, and is open otherwise. A claim is confirmed if all its checks hold,
+contradicted if one fails, and undecided otherwise.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from anyscore.lab.verdict.judge import Measure
 from anyscore.lab.verdict.statistics import Spread
 
 HOLDS, FAILS, OPEN = "holds", "fails", "open"
-VERDICTS = {HOLDS: "as published", FAILS: "not as published", OPEN: "undecided"}
+VERDICTS = {HOLDS: "confirmed", FAILS: "contradicted", OPEN: "undecided"}
 
 
 def judge_claims(proof: Proof, trials: Mapping[str, Sequence[Finished]]) -> dict[str, Any]:

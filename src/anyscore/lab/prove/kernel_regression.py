@@ -143,17 +143,18 @@ PROOF = Proof(
     words="all three nontrivial kernels (Gaussian, Boxcar, and Epanechikov) produce fairly "
     "workable estimates that are not too far from the true function. Only the constant kernel that "
     "leads to the trivial estimate … produces a rather unrealistic result.",
-    task="The curve 2 sin x + x on [0, 5] is to be found from 200 samples with noise of a standard "
-    "deviation of 0.5; the seed draws the samples. Fixed kernels take the width that leave-one-out "
-    "cross-validation chooses. Our scores, over one linear map of places to a width of 8, learn "
-    "to foretell each sample from the others (800 steps of Adam). The share of the curve's "
-    "variance that is explained is measured at 500 places; 0 is what its mean explains.",
-    ours="The book takes 40 samples, noise twice as large and a width of 1 for every kernel, and "
-    "looks at pictures; with its noise, five seeds left checks open. “Workable” is taken as: 80 % "
-    "or more; “unrealistic” as: less than that (at first as at most 10 %, which five seeds leave "
-    "open). The last two checks are of ours: a Gaussian score that learns its width is the fixed "
-    "Gaussian kernel at the cross-validated one, within two points; and a dot product is no "
-    "neighbourhood.",
+    task="The curve 2 sin x + x on [0, 5] is estimated from 200 samples. Their noise has a "
+    "standard deviation of 0.5, and the seed draws them. A fixed kernel takes the width that "
+    "leave-one-out cross-validation chooses. A learnt score sees the places through one linear map "
+    "to a width of 8. It learns to predict each sample from the others, in 800 steps of Adam. The "
+    "measure is the share of the curve's variance that the estimate explains at 500 places. The "
+    "mean of the curve explains 0.",
+    differences="The book takes 40 samples, noise twice as large and a width of 1 for every "
+    "kernel, and compares pictures. With its noise, five seeds left checks open. “Workable” means "
+    "at least 80 %. “Unrealistic” means at most 80 %; five seeds left a bound of 10 % open.\n\n"
+    "The last two checks are additions of this project. A Gaussian score with a learnt width "
+    "should equal the fixed Gaussian kernel within two points. A dot product should not be "
+    "workable.",
     parts=(Part(_PART, (*KERNELS, *SCORES), _TRAIN, (EXPLAINED,), asdict(_TRAIN)),),
     checks=(
         *(

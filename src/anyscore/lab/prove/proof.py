@@ -35,8 +35,8 @@ class Part:
 class Check:
     """A bound that a claim implies for a measured number.
 
-    The number is the mean of a measure over seeds and test items, of a score or, with `beside`, of
-    a score minus another one, in points.
+    The number is the mean of a measure over seeds and test items, in points. With `beside` it is
+    the mean of one score minus that of another.
 
     Attributes:
         says: the claim, in a sentence.
@@ -64,8 +64,8 @@ class Proof:
         paper: in short.
         source: the paper and the place in it.
         words: the claim as printed in the paper.
-        task: the trained models and their test.
-        ours: differences from the paper.
+        task: the trained models and their test, in paragraphs.
+        differences: of the task from the paper, and the meaning of the bounds.
         parts: the comparisons.
         checks: all must hold to confirm the claim.
         published: numbers of the paper, by part and score.
@@ -78,7 +78,7 @@ class Proof:
     source: str
     words: str
     task: str
-    ours: str
+    differences: str
     parts: tuple[Part, ...]
     checks: tuple[Check, ...]
     published: Mapping[tuple[str, str], str] = field(default_factory=dict)

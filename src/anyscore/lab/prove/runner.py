@@ -30,6 +30,7 @@ from anyscore.lab.run_folder import part_of, write_whole
 from anyscore.lab.session import COMPILER, Execution, Watcher, compare
 from anyscore.lab.trials import Outcome, Report, Train, Trial
 from anyscore.lab.verdict.judge import judge
+from anyscore.score import SCORES
 
 RECORD_FILE = "proofs.json"
 REPORT_FILE = "report.html"
@@ -80,7 +81,7 @@ def run_proofs(
         here: run trials in this process instead.
 
     Returns:
-        The record that `proofs.json` in `out` holds: "proofs", "machine", "seeds", "interrupted".
+        The record that `proofs.json` in `out` holds; see docs/file_formats.md.
 
     Raises:
         InputError: a folder holds something else, or trials of other settings.
@@ -118,6 +119,7 @@ def run_proofs(
             "command": command,
             "machine": {**describe_machine("cpu"), "threads": 1, "jobs": jobs},
             "seeds": seeds,
+            "scores": list(SCORES),
             "interrupted": interrupted,
             "proofs": results,
         }
@@ -161,7 +163,7 @@ def result(proof: Proof, out: Path, seeds: int) -> dict[str, Any]:
         )
     description = {
         name: getattr(proof, name)
-        for name in ("name", "title", "paper", "source", "words", "task", "ours")
+        for name in ("name", "title", "paper", "source", "words", "task", "differences")
     }
     picture = _draw(proof, out)
     return {

@@ -10,13 +10,14 @@ from pathlib import Path
 from typing import Any
 
 from anyscore.lab.errors import RunFailure
-from anyscore.lab.phrases import counted, minus
+from anyscore.lab.phrases import counted, listed, minus
 from anyscore.lab.report.charts import Drawing, draw_estimates
 from anyscore.lab.report.forest import standing_estimate
 from anyscore.lab.report.rendering import number, render_page, render_text
 from anyscore.lab.run_folder import write_whole
 
 SIGNS = {"holds": "✓", "fails": "✗", "open": "?"}
+_OUTCOMES = "confirmed", "undecided", "contradicted"
 
 
 def write_proofs(record: Mapping[str, Any], out: Path, path: Path) -> None:
@@ -27,7 +28,7 @@ def write_proofs(record: Mapping[str, Any], out: Path, path: Path) -> None:
     """
     page = render_page(
         "proofs.html.j2",
-        "Published findings, tried on this machine",
+        "Published findings, repeated on this machine",
         **_content(record),
         drawings={result["name"]: _drawings(result) for result in record["proofs"]},
         pictures={
@@ -80,8 +81,7 @@ def interval(record: Mapping[str, Any]) -> str:
 
 
 def summary(result: Mapping[str, Any]) -> str:
-    """Return a result in words, as in "as published: 6 of 6 checks hold"; count failed and open
-    checks."""
+    """Return a result in words, as in "confirmed: 6 of 6 checks hold"."""
     states = [check["state"] for check in result["checks"]]
     sentence = f"{result['verdict']}: {states.count('holds')} of {len(states)} checks hold"
     if "fails" in states:
@@ -91,6 +91,13 @@ def summary(result: Mapping[str, Any]) -> str:
     return sentence
 
 
+def outcome(record: Mapping[str, Any]) -> str:
+    """Return in words how many findings were confirmed, undecided and contradicted."""
+    verdicts = [result["verdict"] for result in record["proofs"]]
+    counts = listed([f"{verdicts.count(word)} {word}" for word in _OUTCOMES])
+    return f"Of {counted(len(verdicts), 'finding')}: {counts}"
+
+
 def _content(record: Mapping[str, Any]) -> dict[str, Any]:
     """Return the template's variables: the record, the machine in a line, functions for words."""
     facts = record["machine"]
@@ -98,7 +105,13 @@ def _content(record: Mapping[str, Any]) -> dict[str, Any]:
         f"{facts['processor']}, PyTorch {facts['torch']}, Python {facts['python']}, "
         f"{counted(facts['jobs'], 'trial')} side by side on one thread each"
     )
-    words = {"bound": bound, "interval": interval, "summary": summary, "rows": _rows}
+    words = {
+        "bound": bound,
+        "interval": interval,
+        "summary": summary,
+        "outcome": outcome,
+        "rows": _rows,
+    }
     return {"record": record, "machine": machine, "signs": SIGNS, **words}
 
 

@@ -10,7 +10,7 @@ from markupsafe import Markup, escape
 
 from anyscore import __version__
 from anyscore.lab.forms import numbers
-from anyscore.lab.phrases import counted, minus, visible
+from anyscore.lab.phrases import counted, listed, minus, visible
 from anyscore.plot.page import document
 
 
@@ -54,6 +54,7 @@ def _environment(*, autoescape: bool) -> Environment:
         "p": _p,
         "formula": _formula,
         "counted": counted,
+        "listed": listed,
         "plain": _plain,
         "named": _named,
     }

@@ -2,8 +2,10 @@
 
 A difference varies for two reasons: the luck of training (other seeds) and the choice of test items
 (other items). Seeds and items are crossed, so an analysis of variance separates the two. A
-difference is real if it is large beside both together. docs/verdict.md derives the test, and shows
-how often the bootstrap and tests of one cause alone are wrong.
+difference is real if it is large beside both together.
+
+docs/verdict.md derives the test. It also shows how often the bootstrap, and tests of one cause
+alone, are wrong.
 """
 
 from __future__ import annotations
