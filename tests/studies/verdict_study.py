@@ -1,7 +1,7 @@
-"""Can a verdict be trusted? The study trains equal scores and counts how often they "differ".
+"""The calibration study trains equal scores, and counts how often a verdict says that they differ.
 
-python tests/studies/verdict_study.py train FOLDER --jobs 2     (half an hour on two cores)
-python tests/studies/verdict_study.py page FOLDER > docs/verdict_study.md
+    python tests/studies/verdict_study.py train FOLDER --jobs 2     # half an hour on two cores
+    python tests/studies/verdict_study.py page FOLDER --run "DATE (COMMIT)" > docs/verdict_study.md
 
 A/A: additive against concat, one function class with other initial parameters; and additive against
 additive with other seeds, under another name. A/B: additive against scaled_dot; and additive
@@ -94,7 +94,7 @@ def train(folder: Path, jobs: int) -> None:
             preload = ("anyscore.lab.train.translation", COMPILER)
             for event in run_processes(missing, function, run.folder, jobs, preload):
                 if event.kind in ("finished", "failed"):
-                    print(name, event.trial.name, event.kind, event.told, flush=True)
+                    print(name, event.trial.name, event.kind, event.details, flush=True)
 
 
 def named(trials: Sequence[Finished], score: str, seeds: Sequence[int], name: str = "") -> Any:
@@ -173,65 +173,101 @@ def reached(trials: Sequence[Finished], score: str) -> npt.NDArray[np.float64]:
     return 100 * np.array([x.measures["exact_match"].mean() for x in found])
 
 
-def page(folder: Path) -> str:
+def page(folder: Path, run: str) -> str:
     found = {name: Comparison(folder / name).finished() for name in TASKS}
-    lines = ["# Can the verdict be trusted?", ""]
-    lines += [
-        "A generated page: `python tests/studies/verdict_study.py`. The verdict is that of "
-        "[docs/verdict.md](verdict.md); each trial trains the model of `anyscore compare` anew.",
+    equal, totals = _equal(found)
+    real, wrong, count = _real(found)
+    false = {how: _rate(*total) for how, total in totals.items()}
+    lines = [
+        "# Calibration study",
         "",
-        f"Trials: {sum(map(len, found.values()))}, of {len(TASKS)} tasks. "
-        + "; ".join(f"{name}: {_reached(trials)}" for name, trials in found.items())
-        + ".",
+        "How often is a [verdict](verdict.md) of `anyscore compare` wrong, and how many seeds find "
+        "a difference? `tests/studies/verdict_study.py` trained models to answer both, and "
+        "generates this page. It helps you to plan a comparison, or to judge one.",
         "",
-        "## The same thing under two names (A/A)",
+        f"- **False differences:** {false['apart']} of equal scores that share no trial; 5 % are "
+        "allowed.",
+        f"- **Wrong direction:** {wrong} of {count} comparisons of `additive` and `scaled_dot`.",
+        "- **Power:** three seeds find large differences only; see the "
+        "[two](#different-scores) [tables](#known-differences).",
         "",
-        "How often the verdict says that two scores differ which are the same; 5 % are allowed. "
-        "*Apart*: comparisons that share no trial. *Resampled*: of the same trials in other "
-        "combinations. *Growing*: looked at after each round from three seeds on, as with "
-        "`--minutes`.",
+        "```sh",
+        "python tests/studies/verdict_study.py train FOLDER --jobs 2     # half an hour, two cores",
+        "python tests/studies/verdict_study.py page FOLDER > docs/verdict_study.md",
+        "```",
         "",
-        "|pair|task|seeds|apart|resampled|",
-        "|---|---|---|---|---|",
+        f"The run of {run} has {sum(map(len, found.values()))} trials of {len(TASKS)} tasks, with "
+        "the recurrent model at a width of 32. The table has the mean exact match of each score, "
+        "and in brackets the lowest and the highest seed.",
+        "",
+        "|task|additive|concat|scaled_dot|",
+        "|---|---|---|---|",
+        *(f"|{name}|{_reached(trials)}|" for name, trials in found.items()),
+        "",
+        "## Equal scores",
+        "",
+        "How often does a verdict say that two equal scores differ? Additive is compared with "
+        "concat, the same class of functions with other initial values, and with itself under "
+        "other seeds. *Apart*: comparisons that share no trial. *Resampled*: the same trials in "
+        "other combinations.",
+        "",
+        *equal,
     ]
-    totals = {"apart": [0, 0], "resampled": [0, 0]}
+    lines += ["", f"- **Apart:** {false['apart']}.", f"- **Resampled:** {false['resampled']}."]
+    lines += [
+        f"- **Growing:** {totals['growing'][0]} of {totals['growing'][1]}. These are judged after "
+        "each seed from the third on, as with `--minutes`.",
+        "",
+    ]
+    return "\n".join(lines + real + _known(found)) + "\n"
+
+
+def _equal(found: dict[str, list[Finished]]) -> tuple[list[str], dict[str, tuple[int, int]]]:
+    """Return the table of equal scores, and by kind how many differ of how many."""
+    lines = ["|pair|task|seeds|apart|resampled|", "|---|---|---|---|---|"]
+    totals = {"apart": (0, 0), "resampled": (0, 0), "growing": (0, 0)}
+
+    def add(how: str, said: list[bool]) -> None:
+        totals[how] = totals[how][0] + sum(said), totals[how][1] + len(said)
+
     for kind, pair in KINDS.items():
         for name, trials in found.items():
             for size in SIZES:
                 cells = []
                 for how, draws in (("apart", apart(size)), ("resampled", resampled(size))):
                     said = [differs(*pair(trials, seeds)) for seeds in draws]
-                    totals[how][0] += sum(said)
-                    totals[how][1] += len(said)
+                    add(how, said)
                     cells.append(f"{sum(said)} of {len(said)}")
                 lines.append(f"|{kind}|{name}|{size}|{'|'.join(cells)}|")
-    growing = []
     for pair in KINDS.values():
         for trials in found.values():
             rng = random.Random(0)
-            for _ in range(10):
-                growing.append(grown(*pair(trials, rng.sample(range(SEEDS), 8))))
-    for how, (wrong, count) in totals.items():
-        low, high = stats.binomtest(wrong, count).proportion_ci(0.95)
-        lines += ["", f"**{how.capitalize()}: {wrong} of {count}** ({wrong / count:.1%}; 95 %: "
-                  f"{low:.1%} to {high:.1%}, were they independent)."]  # fmt: skip
-    lines += ["", f"**Growing: {sum(growing)} of {len(growing)}.**", ""]
-    lines += _real(found) + _known(found)
-    return "\n".join(lines) + "\n"
+            seeds = [rng.sample(range(SEEDS), 8) for _ in range(10)]
+            add("growing", [grown(*pair(trials, drawn)) for drawn in seeds])
+    return lines, totals
 
 
-def _real(found: dict[str, list[Finished]]) -> list[str]:
-    """Return the page's part on two scores that differ."""
+def _rate(wrong: int, count: int) -> str:
+    """Return "7 of 208 (3.4%; 95 %: 1.4% to 6.8%)", an interval for independent comparisons."""
+    low, high = stats.binomtest(wrong, count).proportion_ci(0.95)
+    return f"{wrong} of {count} ({wrong / count:.1%}; 95 %: {low:.1%} to {high:.1%})"
+
+
+def _real(found: dict[str, list[Finished]]) -> tuple[list[str], int, int]:
+    """Return the page's part on different scores, and the wrong verdicts among all."""
     lines = [
-        "## Two scores that differ (A/B)",
+        "## Different scores",
         "",
-        "How often additive is found to differ from scaled_dot. *Truth* is the mean of all "
-        f"{SEEDS} seeds, and the standard deviation of a seed's difference. None of the verdicts "
-        "may name the wrong one of the two.",
+        "How often does a verdict find a difference of `additive` and `scaled_dot`? The true "
+        f"difference is the mean of all {SEEDS} seeds, in points, with the standard deviation over "
+        "seeds. *Wrong direction* counts verdicts that name the other score as the better one.",
         "",
-        "|task|truth (points)|" + "|".join(f"{n} seeds" for n in POWER_SIZES) + "|wrong way|",
+        "|task|true difference|"
+        + "|".join(f"{n} seeds" for n in POWER_SIZES)
+        + "|wrong direction|",
         "|---|---|" + "---|" * (len(POWER_SIZES) + 1),
     ]
+    all_wrong = all_count = 0
     for name, trials in found.items():
         apart = reached(trials, "additive")[:SEEDS] - reached(trials, "scaled_dot")
         cells, wrong, count = [], 0, 0
@@ -246,20 +282,25 @@ def _real(found: dict[str, list[Finished]]) -> list[str]:
             cells.append(f"{len(told) / len(said):.0%}")
         truth = f"{apart.mean():+.1f} ± {apart.std(ddof=1):.1f}".replace("-", "−")
         lines.append(f"|{name}|{truth}|{'|'.join(cells)}|{wrong} of {count}|")
-    return [*lines, ""]
+        all_wrong, all_count = all_wrong + wrong, all_count + count
+    return [*lines, ""], all_wrong, all_count
 
 
 def _known(found: dict[str, list[Finished]]) -> list[str]:
     """Return the page's part on made differences."""
     lines = [
-        "## Known differences (A/B)",
+        "## Known differences",
         "",
-        "How often a difference is found: additive against itself with other seeds, so many points "
-        "of whose right answers are made wrong. In brackets what a t-test over seeds alone would "
-        "find, were differences of seeds normal with the standard deviation that is given: the "
-        "luck of training is the limit, and more seeds, or longer training, are the way out.",
+        "How often does a verdict find a known difference? Additive is compared with itself under "
+        "other seeds. In one of the two, right answers are made wrong until it lacks the points of "
+        "the second column. The first column has the standard deviation of the difference over "
+        "seeds, in points.",
         "",
-        "|task (a seed's deviation)|points|" + "|".join(f"{n} seeds" for n in POWER_SIZES) + "|",
+        "In brackets is the share that a t-test over seeds alone would find, for normal "
+        "differences of this deviation. Variance between seeds is the limit. More seeds raise the "
+        "share, and so does longer training.",
+        "",
+        "|task (deviation)|points|" + "|".join(f"{n} seeds" for n in POWER_SIZES) + "|",
         "|---|---|" + "---|" * len(POWER_SIZES),
     ]
     for name, trials in found.items():
@@ -278,12 +319,8 @@ def _known(found: dict[str, list[Finished]]) -> list[str]:
 
 
 def _reached(trials: Sequence[Finished]) -> str:
-    scores = dict.fromkeys(one.trial.score for one in trials)
-    return ", ".join(
-        f"{score} {x.mean():.0f} % (from {x.min():.0f} to {x.max():.0f})"
-        for score in scores
-        for x in [reached(trials, score)]
-    )
+    cells = (reached(trials, score) for score in ("additive", "concat", "scaled_dot"))
+    return "|".join(f"{x.mean():.0f} % ({x.min():.0f} to {x.max():.0f})" for x in cells)
 
 
 def main() -> None:
@@ -291,11 +328,12 @@ def main() -> None:
     parser.add_argument("what", choices=("train", "page"))
     parser.add_argument("folder", type=Path)
     parser.add_argument("--jobs", type=int, default=2)
+    parser.add_argument("--run", default="an unknown date", help="date and commit of the training")
     given = parser.parse_args()
     if given.what == "train":
         train(given.folder, given.jobs)
     else:
-        print(page(given.folder), end="")
+        print(page(given.folder, given.run), end="")
 
 
 if __name__ == "__main__":
