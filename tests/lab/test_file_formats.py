@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 
-from anyscore.lab.bench.comparison import Comparison, result
+from anyscore.lab.bench.comparison import Comparison, Contestant, result
 from anyscore.lab.bench.run import Settings, begin
+from anyscore.lab.bench.variants import OURS
 from anyscore.lab.bench.work import FORWARD, Shape, Work
 from anyscore.lab.prove.proof import Check, Part, Proof
 from anyscore.lab.prove.runner import run_proofs
@@ -88,6 +89,7 @@ def test_keys_of_proofs(tmp_path: Path) -> None:
 
 def test_keys_of_a_benchmark() -> None:
     work = Work(Shape(1, 2, 2, 3, 3), "additive", FORWARD, "float32", "cpu")
+    ours = Contestant(OURS.name, OURS, work)
     settings = Settings((work.shape,), ("additive",), (), 1)
     assert not begin(settings, work).keys() - named("bench.json")
-    assert "entrants" in result(Comparison("speed", work, []))
+    assert "entrants" in result(Comparison("speed", work, [ours]))
