@@ -3,7 +3,7 @@
     .venv/bin/python tests/prose.py README.md docs/*.md src/anyscore/score/*.py
 
 Read are paragraphs and list items of Markdown, and docstrings and help texts of Python. Code,
-tables and doctests are left out. Code within a sentence counts as one word.
+tables and doctests are left out. Code or a formula in a sentence counts as one word.
 
 A sentence, up to its stop or colon, has at most 25 words. No "what", "those", "who" or "that" is
 its subject. Words with a private meaning are in `PRIVATE`. A paragraph of a page has at most 700
@@ -30,11 +30,12 @@ PRIVATE = re.compile(
 )
 END = re.compile(r"(?<=[.!?:])[”\")]?\s+(?=[“(\"]?(?:[A-Z]|code\b|anyscore\b))|(?<=:)\s+")
 SHORT = re.compile(r"\b(?:e\.g|i\.e|vs|cf|al|approx)\.\s")
+FORMULA = re.compile(r"\$\$.*?\$\$|\$[^$\n]+\$", re.DOTALL)
 FIELD = re.compile(r"\n(?= *(?:[A-Z][a-z]+:\n|\**[\w, ]+(?: \([^)]*\))?: ))")
 
 
 def of_markdown(text: str) -> Iterator[tuple[int, str]]:
-    """Yield (line, paragraph) of a page, with code as one word, without tables."""
+    """Yield (line, paragraph) of a page, with code and formulas as one word, without tables."""
     kind = ""
     for token in MarkdownIt("commonmark").enable("table").parse(text):
         if token.type != "inline":
@@ -45,7 +46,8 @@ def of_markdown(text: str) -> Iterator[tuple[int, str]]:
                 for x in token.children or []
                 if x.type in ("text", "code_inline", "softbreak", "hardbreak")
             )
-            lines = "".join(words).splitlines()  # a directive of the site is no sentence
+            plain = FORMULA.sub("code", "".join(words))
+            lines = plain.splitlines()  # a directive of the site is no sentence
             yield (token.map or [0])[0] + 1, "\n".join(x for x in lines if not x.startswith(":"))
 
 
