@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
+import stat
 import subprocess
 import sys
 from collections.abc import Callable
@@ -78,6 +79,68 @@ def test_nothing_is_loaded_from_a_folder_of_another_user(
     assert cache not in first().parents
 
 
+@pytest.mark.parametrize("mode", [0o777, 0o770, 0o702])
+def test_nothing_is_loaded_where_others_can_exchange_the_folder(cache: Path, mode: int) -> None:
+    """The folder belongs to this user, but the folder above it is open to others."""
+    path = planted(cache)
+    cache.parent.chmod(mode)
+    assert cache not in first().parents
+    assert list(cache.iterdir()) == [path]
+
+
+def test_a_link_of_another_user_leads_to_no_folder(
+    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In a shared cache folder, a link leads to this user's own files: none is added or removed."""
+    monkeypatch.setattr(compiler, "KEPT", 1)
+    letters = tmp_path / "letters"
+    letters.mkdir(0o755)
+    for name in "abc":
+        (letters / name).touch()
+    cache.parent.mkdir(parents=True)
+    cache.symlink_to(letters)
+    of_another(cache.parent, monkeypatch)
+    assert letters not in first().parents
+    assert {path.name for path in letters.iterdir()} == {*"abc"}
+
+
+def test_a_link_above_the_folder_is_not_followed(cache: Path, tmp_path: Path) -> None:
+    elsewhere = planted(cache)
+    cache.parent.rename(tmp_path / "elsewhere")
+    cache.parent.symlink_to(tmp_path / "elsewhere")
+    assert first().name != elsewhere.name
+
+
+def test_no_other_file_is_removed_from_the_folder(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(compiler, "KEPT", 1)
+    cache.mkdir(parents=True, mode=0o700)
+    for folder in (cache, cache.parent):
+        folder.chmod(0o700)
+    (cache / "letter").touch()
+    os.utime(cache / "letter", (0, 0))
+    path = first()
+    assert set(cache.iterdir()) == {path, cache / "letter"}
+
+
+def test_without_open_folders_by_name_all_folders_above_are_checked(
+    cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """macOS has no /proc: nobody else may be able to exchange the folder between check and use."""
+    monkeypatch.setattr(compiler, "_BY_DESCRIPTOR", "/no/proc/{}")
+    path = planted(cache)
+    shared = cache.parents[1]
+    shared.chmod(0o1777)
+    assert first() == path, "in a folder with the sticky bit only an owner renames"
+    shared.chmod(0o777)
+    assert cache not in first().parents
+    shared.chmod(0o700)
+    assert first() == path
+    of_another(shared, monkeypatch)
+    assert cache not in first().parents
+
+
 @pytest.mark.parametrize("mode", [0o666, 0o620, 0o602])
 def test_a_file_that_others_write_to_is_not_loaded(cache: Path, mode: int) -> None:
     path = planted(cache)
@@ -91,10 +154,19 @@ def test_a_file_of_another_user_is_not_loaded(cache: Path, monkeypatch: pytest.M
     assert first() != path
 
 
-def test_a_link_is_not_followed_to_a_library(cache: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("mode", [0o777, 0o755])
+def test_a_link_is_not_followed_to_a_library(
+    cache: Path, tmp_path: Path, mode: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A link is not followed, whatever its mode: on macOS others cannot write to it."""
     path = planted(cache)
     path.rename(tmp_path / "elsewhere.so")
     path.symlink_to(tmp_path / "elsewhere.so")
+    status = [stat.S_IFLNK | mode, *path.lstat()[1:]]
+    lstat = Path.lstat
+    monkeypatch.setattr(
+        Path, "lstat", lambda x: os.stat_result(status) if x.name == path.name else lstat(x)
+    )
     assert first() != tmp_path / "elsewhere.so"
 
 

@@ -13,10 +13,11 @@ import os
 import shlex
 import shutil
 import signal
+import stat
 import subprocess
 import tempfile
 from collections.abc import Generator, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from functools import cache
 from pathlib import Path
 
@@ -35,6 +36,8 @@ LONGEST: float = 300
 """The time limit of a compiler in seconds: five times its time for the largest formula."""
 KEPT = 256
 """The most libraries in the cache, each of 0.1 to 1 MB."""
+_BY_DESCRIPTOR = "/proc/self/fd/{}"
+"""The path of an open folder, whatever its name is now; macOS has none."""
 
 
 class CannotCompileError(Exception):
@@ -140,24 +143,51 @@ def _kept_in() -> Iterator[Path | None]:
 
     The folder is held open, so its files stay the checked ones even if its name changes.
     """
-    descriptor = None
+    with ExitStack() as held:
+        yield _opened(held)
+
+
+def _opened(held: ExitStack) -> Path | None:
+    """Return the folder of the cache, made if it is missing; None if others can write to it.
+
+    Another user of a shared cache folder may have put anything there under these names, also links
+    to other folders of this user. So a link at `anyscore` is refused, and `pairs` is looked up in
+    the folder that was checked.
+    """
     with suppress(OSError, RuntimeError):  # RuntimeError: Path.home
         asked = Path(os.environ.get("XDG_CACHE_HOME", ""))
-        folder = (asked if asked.is_absolute() else Path.home() / ".cache") / "anyscore" / "pairs"
-        if folder.is_absolute():
-            folder.parents[1].mkdir(0o700, parents=True, exist_ok=True)
-            folder.parent.mkdir(0o700, exist_ok=True)
-            folder.mkdir(0o700, exist_ok=True)
-            descriptor = os.open(folder, os.O_RDONLY)
-    if descriptor is None:
-        yield None
-        return
-    try:
-        held = Path(f"/proc/self/fd/{descriptor}")
-        is_ours = _is_ours(os.fstat(descriptor))
-        yield (held if held.exists() else folder) if is_ours else None
-    finally:
-        os.close(descriptor)
+        shared = asked if asked.is_absolute() else Path.home() / ".cache"
+        if not shared.is_absolute():
+            return None
+        shared.mkdir(0o700, parents=True, exist_ok=True)
+        with suppress(FileExistsError):
+            os.mkdir(shared / "anyscore", 0o700)
+        own = os.open(shared / "anyscore", os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        held.callback(os.close, own)
+        if not _is_ours(os.fstat(own)):
+            return None
+        with suppress(FileExistsError):
+            os.mkdir("pairs", 0o700, dir_fd=own)
+        pairs = os.open("pairs", os.O_RDONLY | os.O_DIRECTORY, dir_fd=own)
+        held.callback(os.close, pairs)
+        if not _is_ours(os.fstat(pairs)):
+            return None
+        by_descriptor = Path(_BY_DESCRIPTOR.format(pairs))
+        if by_descriptor.exists():
+            return by_descriptor
+        if _is_reached_safely(shared.resolve()):
+            return shared / "anyscore" / "pairs"
+    return None
+
+
+def _is_reached_safely(folder: Path) -> bool:
+    """Return whether no user but this one and root can exchange what is in a folder."""
+    for part in (folder, *folder.parents):
+        status = part.stat()
+        writable = status.st_mode & 0o022 and not status.st_mode & stat.S_ISVTX
+        if status.st_uid not in (0, os.geteuid()) or writable:
+            return False
+    return True
 
 
 def _is_ours(status: os.stat_result) -> bool:
@@ -168,8 +198,9 @@ def _is_ours(status: os.stat_result) -> bool:
 def _is_whole(path: Path) -> bool:
     """Return whether a cached library belongs to this user, and its digest is in its name."""
     with suppress(OSError):
-        # lstat: a link's mode lets everyone write, so a link never passes.
-        return _is_ours(path.lstat()) and path.stem.partition("-")[2] == _digest(path)
+        status = path.lstat()  # of a link itself, which is no regular file
+        if stat.S_ISREG(status.st_mode) and _is_ours(status):
+            return path.stem.partition("-")[2] == _digest(path)
     return False
 
 
@@ -219,7 +250,8 @@ def _keep(made: Path, folder: Path) -> Path | None:
             os.replace(half, path)
         finally:
             Path(half).unlink(missing_ok=True)
-        by_use = sorted(folder.iterdir(), key=lambda x: x.lstat().st_mtime)
+        own = (x for x in folder.iterdir() if x.suffix == ".so" or x.name.startswith("making-"))
+        by_use = sorted(own, key=lambda x: x.lstat().st_mtime)
         for old in by_use[:-KEPT]:
             old.unlink(missing_ok=True)
     except OSError:
