@@ -34,7 +34,7 @@ public:
     Result(nb::handle empty, nb::handle like, const std::vector<Size>& sizes, Type type)
         : shape(nb::steal<nb::tuple>(PyTuple_New(Py_ssize_t(sizes.size())))) {
         for (std::size_t i = 0; i < sizes.size(); i++)
-            PyTuple_SET_ITEM(shape.ptr(), Py_ssize_t(i), PyLong_FromLongLong(sizes[i]));
+            PyTuple_SetItem(shape.ptr(), Py_ssize_t(i), PyLong_FromLongLong(sizes[i]));
         nb::object first = made(empty, like);
         View array = lent(first, true);
         if (Arrays::type("a result", array) != type) throw std::invalid_argument("a result is of another type.");
