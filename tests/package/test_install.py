@@ -3,26 +3,22 @@
 from __future__ import annotations
 
 import os
+import re
 import shutil
-import subprocess
 import sys
-import tarfile
 from pathlib import Path
+from sysconfig import get_path
 
 import pytest
 
 from anyscore.kernels import cpu
-from helpers.checkout import copied
-
-ROOT = Path(__file__).parents[2]
+from core.cpp import build
+from package.wheels import ROOT, SMOKE, installed, run, sources, wheel_of
 
 WITHOUT = """
-import sys
-sys.path[:0] = sys.argv[1:]  # the installed package, then NumPy's place
 import numpy as np
 import anyscore
 from anyscore.kernels import cpu
-assert anyscore.__file__.startswith(sys.argv[1])
 assert "compiler" in cpu.problem(), cpu.problem()
 x = np.ones((2, 3, 5))
 plan = anyscore.plan(x, x, x, score=anyscore.Gaussian())
@@ -46,44 +42,36 @@ def test_headers_come_with_the_core() -> None:
     beside = Path(cpu._core.__file__).parent / "csrc"
     kept = [path for path in (ROOT / "csrc").glob("*/*.h") if path.parent.name != "bindings"]
     for path in [*kept, ROOT / "csrc/runtime/memory.cpp"]:
-        installed = beside / path.relative_to(ROOT / "csrc")
-        assert installed.read_bytes() == path.read_bytes(), path.name
+        copy = beside / path.relative_to(ROOT / "csrc")
+        assert copy.read_bytes() == path.read_bytes(), path.name
 
 
-@pytest.fixture(scope="module")
-def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return a copy of the sources alone, since a build walks through all files beside them."""
-    folder = tmp_path_factory.mktemp("source") / "anyscore"
-    copied(ROOT, folder)
-    (folder / "build").mkdir()
-    (folder / "build" / "leftover.o").touch()
-    return folder
-
-
-def test_without_a_compiler_the_reference_works(source: Path, tmp_path: Path) -> None:
-    pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet"]
-    options = ["--no-index", "--no-deps", "--no-build-isolation", "--wheel-dir", str(tmp_path)]
-    environment = os.environ | {"CC": "/no/compiler", "CXX": "/no/compiler"}
-    subprocess.run([*pip, *options, str(source)], check=True, env=environment)
-    (wheel,) = tmp_path.glob("anyscore-*.whl")
+def test_without_a_compiler_the_reference_works(tmp_path: Path) -> None:
+    """Also the command `anyscore info`, which the build names, with NumPy alone."""
+    source = sources(tmp_path / "anyscore")
+    wheel, said = wheel_of(source, tmp_path, CC="/no/compiler", CXX="/no/compiler")
     assert wheel.name.endswith("-py3-none-any.whl")
-    installed = tmp_path / "installed"
-    shutil.unpack_archive(wheel, installed, "zip")
-    numpy = next(path for path in sys.path if (Path(path) / "numpy" / "__init__.py").exists())
-    # -S: without the packages of the environment, anyscore included.
-    subprocess.run([sys.executable, "-S", "-c", WITHOUT, str(installed), numpy], check=True)
+    assert "`anyscore info` says what to do." in said
+    python = installed(wheel, tmp_path / "environment", "numpy")
+    run(python, "-c", WITHOUT, env={"PATH": ""})
+    info = run(python, "-m", "anyscore", "info", env={"PATH": ""})
+    assert "compiler" in info
+    assert "numpy: dot, " in info
+    run(python, SMOKE, "reference", env={"PATH": ""})
 
 
-def test_the_source_archive_can_be_built(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    build = pytest.importorskip("scikit_build_core.build")
-    (source / "src" / "anyscore" / "_core.abi3.so").touch()
-    monkeypatch.chdir(source)
-    name = build.build_sdist(str(tmp_path))
-    with tarfile.open(tmp_path / name) as archive:
-        packed = {path.partition("/")[2] for path in archive.getnames()}
-    needed = ["CMakeLists.txt", "pyproject.toml", "README.md", "LICENSE"]
-    needed += [str(path.relative_to(ROOT)) for path in (ROOT / "csrc").rglob("*.*")]
-    assert set(needed) <= packed
-    assert not [path for path in packed if path.endswith(".so") or path.startswith("build/")]
+SINCE_3_12 = {"PyObject_Vectorcall"}
+
+
+@pytest.mark.skipif(sys.version_info < (3, 11), reason="arrays of others are in it since 3.11")
+def test_the_core_calls_only_python_s_stable_interface(tmp_path: Path) -> None:
+    """One wheel serves Python 3.12 and later: it is compiled with these functions and no others."""
+    sources = (ROOT / "csrc").glob("bindings/*")
+    names = {x for path in sources for x in re.findall(r"\bPy\w*_\w+(?=\()", path.read_text())}
+    assert names >= {"PyTuple_New", "Py_TYPE"}
+    names -= {"Py_ssize_t"} | (SINCE_3_12 if sys.version_info < (3, 12) else set())
+    lines = (f"#ifndef {name}\n    (void)&{name};\n#endif\n" for name in sorted(names))
+    version = "0x030C0000" if sys.version_info >= (3, 12) else "0x030B0000"
+    begin = f"#define Py_LIMITED_API {version}\n#include <Python.h>\nvoid all() {{\n"
+    code = "".join([begin, *lines, "}\n"])
+    build(tmp_path / "all.o", code, "-c", f"-I{get_path('include')}")
