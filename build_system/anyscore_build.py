@@ -50,17 +50,17 @@ build_editable = _base.build_editable
 
 
 def get_requires_for_build_wheel(settings: Settings = None) -> list[str]:
-    """Return the requirements of a wheel: jaxlib only where the headers are missing."""
+    """Return the requirements: jaxlib only where the headers are missing."""
     return [*_base.get_requires_for_build_wheel(settings), *_jaxlib()]
 
 
 def get_requires_for_build_editable(settings: Settings = None) -> list[str]:
-    """Return the requirements of an editable installation: jaxlib only where the headers are missing."""
+    """Return the requirements: jaxlib only where the headers are missing."""
     return [*_base.get_requires_for_build_editable(settings), *_jaxlib()]
 
 
 def get_requires_for_build_sdist(settings: Settings = None) -> list[str]:
-    """Return the requirements of a source archive: jaxlib only where the headers are missing."""
+    """Return the requirements: jaxlib only where the headers are missing."""
     return [*_base.get_requires_for_build_sdist(settings), *_jaxlib()]
 
 
