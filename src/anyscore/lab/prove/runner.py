@@ -1,9 +1,11 @@
 """The runner of proofs trains each part as a comparison of the laboratory, in its own folder.
 
-OUT/NAME/PART/…        a comparison: trials, comparison.json, report.html
-OUT/NAME/NAME.png      the picture of a proof that has one
-OUT/proofs.json        the record of all proofs
-OUT/report.html        the same as a page
+    OUT/NAME/PART/…        a comparison: trials, comparison.json, report.html
+    OUT/NAME/NAME.png      the picture of a proof that has one
+    OUT/proofs.json        the record of all proofs
+    OUT/report.html        the same as a page
+
+docs/file_formats.md describes the files.
 """
 
 from __future__ import annotations
