@@ -117,8 +117,8 @@ def as_blocks(lines: list[str]) -> list[str]:
             line.startswith("    ") for line in paragraph.splitlines()
         )
         if is_literal and not before.rstrip().endswith(":") and not _IN_BLOCK.match(paragraph):
-            found.append("::\n\n" + paragraph)
-        elif paragraph.lstrip().startswith((">>>", "::")):
+            found.append(".. code-block:: none\n\n" + paragraph)
+        elif paragraph.lstrip().startswith(">>>"):
             found.append(paragraph)
         else:
             found.append(_escaped(_as_list(paragraph)))
@@ -170,9 +170,17 @@ def _docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: li
 def _signature(
     app: Any, what: str, name: str, obj: Any, options: Any, signature: str, result: str
 ) -> tuple[str, str] | None:
-    """Return no signature for a class with attributes: users do not make one themselves."""
-    is_result = what == "class" and "\nAttributes:" in (inspect.getdoc(obj) or "")
-    return ("", "") if is_result else None
+    """Return the signature that users need, or None for autodoc's.
+
+    Users do not make objects of a class with attributes. A class of Keras hides its constructor.
+    """
+    if what == "class" and "\nAttributes:" in (inspect.getdoc(obj) or ""):
+        return "", ""
+    if what == "class" and signature == "(*args, **kwargs)":
+        whole = inspect.signature(obj.__init__)
+        own = [x.replace(annotation=x.empty) for x in [*whole.parameters.values()][1:]]
+        return str(whole.replace(parameters=own, return_annotation=whole.empty)), ""
+    return None
 
 
 def _in_anyscore(app: Any, env: Any, node: Any, content: Any) -> Any:

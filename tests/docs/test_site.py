@@ -110,7 +110,7 @@ Raises:
 """
     assert conf.as_blocks(text.split("\n")) == [
         r"Attend \|a\| \* b, as in *Dive into Deep", r"Learning*, (\*lead, T).", "",
-        "::", "", "    s = a * b", "",
+        ".. code-block:: none", "", "    s = a * b", "",
         "``mask``", "    booleans,", "    and more of them.",
         "``width``", r"    the \|width\|; see the page :doc:`/biases`.", "",
         "Raises:", r"    ValueError: Wrong \|input\|, as `a * b`.", "", ">>> 2 * 3", "6", "",

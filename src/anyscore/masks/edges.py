@@ -136,8 +136,8 @@ class Edges(Mask):
             terms: c (..., E, h), in the caller's order of edges; gradients reach it.
 
         Raises:
-            TypeError, ValueError: A call uses the edges, and the terms have another shape or
-                dtype.
+            TypeError, ValueError: The terms have another shape or dtype. The call that uses the
+                edges raises the error.
 
         >>> import numpy as np
         >>> from anyscore import Edges, scores

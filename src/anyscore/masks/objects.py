@@ -154,7 +154,8 @@ class Keys(Mask):
             (T_k,); or (*lead, T_k), with all leading dimensions.
 
     Raises:
-        TypeError, ValueError: A call uses the mask, and keep is not boolean or of another shape.
+        TypeError, ValueError: keep is not boolean, or of another shape. The call that uses the
+            mask raises the error.
 
     >>> import numpy as np
     >>> from anyscore import Keys, attention
@@ -197,8 +198,8 @@ class Interval(Mask):
         stop: the key after the last; likewise.
 
     Raises:
-        TypeError, ValueError: A call uses the mask, and a bound has another shape or is no whole
-            number.
+        TypeError, ValueError: A bound has another shape, or is no whole number. The call that uses
+            the mask raises the error.
 
     >>> import numpy as np
     >>> from anyscore import Interval, attention
@@ -236,8 +237,8 @@ class Lengths(Mask):
             dimension; (B, T_q); or any that broadcasts to (*lead, T_q).
 
     Raises:
-        TypeError, ValueError: A call uses the mask, and n has another shape, or is known to be a
-            fraction or NaN.
+        TypeError, ValueError: n has another shape, or is known to be a fraction or NaN. The call
+            that uses the mask raises the error.
 
     >>> import numpy as np
     >>> from anyscore import Lengths, attention
