@@ -23,12 +23,6 @@ if keras.backend.backend() == "jax":
     one_context.install()
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    """Ignore NumPy 2's warning of the way in which Keras makes NumPy arrays of tensors."""
-    line = "ignore:__array__ implementation doesn't accept a copy keyword:DeprecationWarning"
-    config.addinivalue_line("filterwarnings", line)
-
-
 @pytest.fixture(autouse=True)
 def _fresh() -> None:
     keras.utils.set_random_seed(0)
