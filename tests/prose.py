@@ -13,6 +13,7 @@ characters.
 from __future__ import annotations
 
 import ast
+import inspect
 import re
 import sys
 from collections.abc import Iterator
@@ -62,9 +63,9 @@ def of_python(text: str) -> Iterator[tuple[int, str]]:
         for found in texts:
             if not (isinstance(found, ast.Constant) and isinstance(found.value, str)):
                 continue
-            for paragraph in re.split(r"\n[ \t]*\n", found.value):
-                first = paragraph.lstrip("\n")
-                if ">>>" in paragraph or re.match(r" {8}|.*  \S.*  ", first):
+            for paragraph in re.split(r"\n[ \t]*\n", inspect.cleandoc(found.value)):
+                is_table = re.search(r"\S {2,}\S", paragraph)
+                if ">>>" in paragraph or paragraph.startswith("    ") or is_table:
                     continue
                 for field in FIELD.split(paragraph):
                     yield found.lineno, re.sub(r"`[^`]*`", "code", field)

@@ -7,7 +7,7 @@
     numpy_core                 the core on NumPy arrays, for frameworks that lend tensors as such
     repeated                   calls of the shapes of an earlier one go to the core unchecked
 
-Imports `kernels` and what is below. Start with `record` and `numpy`.
+Imports `kernels` and lower layers. Start with `record` and `numpy`.
 """
 
 from __future__ import annotations

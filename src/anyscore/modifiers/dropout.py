@@ -1,8 +1,8 @@
 """The dropout mask: the same on every device and in every framework.
 
-Weight (batch·head n, row i, column j) is kept if word j mod 4 of Philox4x32-10, at counter
-(⌊j/4⌋, i, n mod 2³², ⌊n/2³²⌋) under the 64-bit key `seed`, is at least p·2³². n counts the leading
-dimensions of the output in row-major order. No mask is stored: the backward computes it again.
+A weight has the index n of its batch and head, in row-major order, its row i and its column j. It
+is kept if a word of Philox4x32-10 is at least p·2³². This is word j mod 4, at counter (⌊j/4⌋, i,
+n mod 2³², ⌊n/2³²⌋), under the 64-bit key `seed`. No mask is stored: the backward computes it again.
 
 Source: Salmon et al. 2011, Parallel random numbers: as easy as 1, 2, 3, section 3.3.
 """

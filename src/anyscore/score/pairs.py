@@ -74,15 +74,16 @@ class Pair:
 
             pair(a, b) = formula, of two features: numbers
 
-        A text may use numbers, a, b, pi, + − * / **, `where(a > b, …, …)` and the functions abs,
-        cos, erf, exp, expm1, log, log1p, maximum, minimum, relu, sigmoid, sign, sin, softplus,
-        sqrt and tanh. A Python function may use the functions of `anyscore.score.formula`, or
-        NumPy's of the same names.
+        A text may use numbers, a, b, pi, + − * / ** and `where(a > b, …, …)`. Its functions are
+        `abs`, `cos`, `erf`, `exp`, `expm1`, `log`, `log1p`, `maximum`, `minimum`, `relu`,
+        `sigmoid`, `sign`, `sin`, `softplus`, `sqrt` and `tanh`.
+        A Python function may use the functions of `anyscore.score.formula`, or NumPy's of the same
+        names.
 
         The first call (or `plan`) on a CPU compiles the formula. Compiling takes some seconds,
         once for each formula, accumulation dtype and machine. Without a compiler the reference
-        runs the formula. A formula overflows as it is written; softplus(x) and sigmoid(x) are safe
-        for any x, and log(1 + exp(x)) is read as softplus(x). The formula and both derivatives
+        runs the formula. A formula overflows as it is written. `softplus(x)` and `sigmoid(x)` are
+        safe for any x. `log(1 + exp(x))` is read as `softplus(x)`. The formula and both derivatives
         must be finite at a = b = 0. See the page own_pair of the documentation.
 
         Args:

@@ -107,8 +107,8 @@ class Cache:
             The cache with these tokens.
 
         Raises:
-            TypeError, ValueError: The shape or dtype of the tokens is not that of the cache; the
-                score is another; the cache is full; or, in PyTorch, tokens need gradients.
+            TypeError, ValueError: The tokens have another shape or dtype than the cache; the
+                score is another; the cache is full. In PyTorch: tokens need gradients.
         """
         check_score_of(score, self.score, self.scalar_fields, "append(key, value")
         before = self._known(key)

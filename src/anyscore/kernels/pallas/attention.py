@@ -150,9 +150,10 @@ def _forward_tile(s: Layout, refs: dict[str, Any]) -> None:
     chunks = [part * s.chunks_of_part + c for c in range(s.chunks_of_part)]
 
     def step(k: Any, carry: Any) -> Any:
-        """Return the carry after tile k of keys: m (rows,), the largest score so far, `total`
-        (rows,), the sum of e^(s − m), and `o`, the sums of e^(s − m) times the values, in chunks
-        (rows, values).
+        """Return the carry after tile k of keys.
+
+        m (rows,) is the largest score so far, and `total` (rows,) the sum of e^(s − m). `o` holds
+        the sums of e^(s − m) times the values, in chunks (rows, values).
         """
         m, total, o = carry
         j = pl.multiple_of(k * s.columns, s.columns)

@@ -1,8 +1,8 @@
 """One tile of the Pallas kernels: its scores, its mask, and sums without masked entries.
 
 A tile has queries i … i + rows − 1 and keys j … j + columns − 1 of group g. Its values are a
-matrix, one number per query and key. Features are read one at a time, a row of b and a column of a,
-or several at a time if the pair is a product.
+matrix, one number per query and key. Features are read one at a time, a row of b and a column of a.
+If the pair is a product, several are read at a time.
 """
 
 from __future__ import annotations
@@ -149,7 +149,7 @@ class Tiles:
         """Return the sum over an axis of x (rows, columns) times rows of an operand.
 
         The result is (the other axis of x, columns of the chunk). name, at, c: the operand, its
-        first row, and the chunk of its columns. 0 · NaN is NaN, so masked rows of tiles that are
+        first row, and the chunk of its columns. As 0 · NaN is NaN, masked rows of tiles that are
         not finite are skipped one by one.
         """
         n, columns = x.shape[axis], self.s.chunk(c)

@@ -278,8 +278,9 @@ def _of_weight(
 def _add_to_bias(inputs: Inputs, ds: Tensor, first: int, target: Tensor) -> None:
     """Add dS (problems, T_q, keys of a band from `first` on) to the gradient of a bias.
 
-    Diagonals are summed for a few queries at a time. n rows are padded by n numbers each, and read
-    again as rows one number shorter. Each row is then shifted right by one more column.
+    Diagonals are summed for a few queries at a time. Each of n rows is padded by n numbers, and
+    the rows are read again as rows one number shorter. Each row is then
+    shifted right by one more column.
     """
     lead, (problems, queries, band) = target.shape[:-2], ds.shape
     if not inputs.s.bias_is_diagonal:

@@ -3,7 +3,7 @@
 A tile has 64 queries and 64 keys.
 
 Prefixes, as in flash-linear-attention: `i_` an index of a tile, problem, block or row, `n_` a
-number of them; `o_` a range of indices, `m_` a mask, `p_` a pointer, `b_` a block in registers.
+number of them. `o_` is a range of indices, `m_` a mask, `p_` a pointer, `b_` a block in registers.
 Comments give shapes: Q queries, K keys, C columns of the value, F features.
 """
 
@@ -129,7 +129,7 @@ def tiles_of(mask, b_start, b_stop, keys):
     """Return the first key of the attended tiles, n_before, n_whole and n_masked.
 
     From the first key on, n_before tiles have masked entries, the next n_whole have none, and the
-    rest have masked entries again. n_masked is the number of all tiles with masked entries.
+    rest have masked entries again. The number of all tiles with masked entries is n_masked.
     """
     i_low, i_high = range_of(b_start, b_stop, keys)
     n_tiles = tl.cdiv(tl.maximum(i_high - i_low, 0), TILE)
