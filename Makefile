@@ -10,7 +10,7 @@ MXNET := .venv/mxnet/bin
 QUIET := --quiet --disable-pip-version-check --no-compile  # Python compiles what it imports
 # The examples of a file build on each other, so that a file stays on one worker.
 WORKERS := -n auto --maxprocesses 8 --dist loadfile
-SOURCES := pyproject.toml constraints-build.txt CMakeLists.txt $(wildcard csrc/*/*)
+SOURCES := pyproject.toml constraints-build.txt CMakeLists.txt $(wildcard build_system/*.py csrc/*/*)
 # Versions of what builds the core: the first for pip before 25.3, the second for those after.
 export PIP_CONSTRAINT := $(CURDIR)/constraints-build.txt
 export PIP_BUILD_CONSTRAINT := $(PIP_CONSTRAINT)
@@ -31,7 +31,15 @@ QUICK := $(addprefix contract/test_,table gradients nan masks errors dropout) co
 PARITY := numpy torch tensorflow mxnet jax-float64 jax-float32 jax-float16 jax-bfloat16
 WITH_PARITY := PYTHONPATH=tests:tests/docs
 
+# The oldest versions, as `constraints-oldest.txt` has them; the oracle of gradients is written in PyTorch.
+OLDEST := torch jax tensorflow
+OLDEST_torch := contract/test_table.py $(patsubst %,frameworks/torch/test_%.py,\
+	layers multihead fused edges growing_cache state errors transforms autocast)
+OLDEST_jax := $(patsubst %,frameworks/jax/test_%.py,table calls core pytrees edges)
+OLDEST_tensorflow := $(patsubst %,frameworks/tensorflow/test_%.py,table calls edges graphs)
+
 .PHONY: demo test test-all quick tables links $(BOTH) $(OTHERS) parity age fuzz bench mutate sanitize gpu clean
+.PHONY: sdist $(OLDEST:%=oldest-%)
 
 demo: .venv/lab  ## compare attention scores at sorting; the report's place is printed
 	$(BIN)/anyscore compare --model pointer --scores scaled_dot,bilinear,gaussian,additive --no-rates
@@ -170,8 +178,15 @@ fuzz: .venv/dev  ## random calls against an oracle, for an hour; those that fail
 sanitize: .venv/dev  ## the core under AddressSanitizer, UndefinedBehaviorSanitizer, ThreadSanitizer
 	.ci/sanitize $(BIN)
 
+sdist: .venv/build  ## the source archive, in dist, with XLA's headers: it builds without a network
+	.venv/build/bin/python -m build --sdist --outdir dist
+
+$(OLDEST:%=oldest-%): oldest-%: .venv/oldest-%  ## a sample with the oldest versions, on Python 3.10
+	TF_CPP_MIN_LOG_LEVEL=3 .venv/$@/bin/pytest --sample $(WORKERS) $(OLDEST_$*:%=tests/%)
+	$(if $(filter tensorflow,$*),KERAS_BACKEND=tensorflow .venv/$@/bin/pytest --sample tests/frameworks/keras/test_layers.py)
+
 clean:
-	rm -rf .venv build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv build dist third_party .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 # A file says what has been installed beside it, from these sources of the C++ core.
 INSTALLED = $(PYTHON) tests/processor_seconds.py run install $(BIN)/pip install $(QUIET)
@@ -192,6 +207,18 @@ INSTALLED = $(PYTHON) tests/processor_seconds.py run install $(BIN)/pip install 
 
 .venv/triton-3.4: .venv/dev
 	$(INSTALLED) --no-deps --upgrade --target $@ triton==3.4.0
+	touch $@
+
+.venv/build: constraints-build.txt
+	test -x $@/bin/pip || $(PYTHON) -m venv $@
+	$@/bin/pip install $(QUIET) build
+	touch $@
+
+.venv/oldest-%: constraints-oldest.txt $(SOURCES)
+	test -x $@/bin/pip || $(PYTHON) -m venv $@
+	$@/bin/python -m pip install --quiet --upgrade pip
+	$@/bin/pip install $(QUIET) -c constraints-oldest.txt -C cmake.define.ANYSCORE_ISAS=baseline \
+		-e '.[torch,$*]' hypothesis pytest pytest-xdist sybil
 	touch $@
 
 # MXNet 1.9.1 needs a NumPy that no other framework takes any more. The core is built there for plain

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 from packaging.requirements import Requirement
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 
 from package.wheels import backend
@@ -69,6 +70,15 @@ def test_pins_are_within_what_the_package_asks_for(file: str, extra: str) -> Non
         if requirement.marker is None or requirement.marker.evaluate():
             version = pinned[canonicalize_name(requirement.name)]
             assert requirement.specifier.contains(version), f"{file}: {requirement}, {version}"
+
+
+@pytest.mark.parametrize("extra", ["torch", "jax", "tensorflow", "keras"])
+def test_the_oldest_versions_are_the_lower_bounds(extra: str) -> None:
+    (requirement,) = asked(extra)
+    (lowest,) = (x.version for x in requirement.specifier if x.operator == ">=")
+    pinned = pins("constraints-oldest.txt")[requirement.name]
+    assert requirement.specifier.contains(pinned)
+    assert SpecifierSet(f"=={lowest}.*").contains(pinned)
 
 
 def test_rivals_of_benchmarks_are_pinned() -> None:
