@@ -29,6 +29,7 @@ PAGES = sorted(
     if file
     in ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "benchmarks/README.md")
     or file in ("csrc/README.md", "src/anyscore/lab/README.md")
+    or file in ("CODE_OF_CONDUCT.md", "THIRD_PARTY.md")
     or (file.startswith("docs/") and file.endswith(".md"))
     or (file.startswith("tests/") and file.endswith("/README.md"))
 )
