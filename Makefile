@@ -178,10 +178,10 @@ fuzz: .venv/dev  ## random calls against an oracle, for an hour; those that fail
 sanitize: .venv/dev  ## the core under AddressSanitizer, UndefinedBehaviorSanitizer, ThreadSanitizer
 	.ci/sanitize $(BIN)
 
-sdist: .venv/build  ## the source archive, in dist, with XLA's headers: it builds without a network
+sdist: .venv/build/made  ## the source archive, in dist, with XLA's headers: it builds without a network
 	.venv/build/bin/python -m build --sdist --outdir dist
 
-$(OLDEST:%=oldest-%): oldest-%: .venv/oldest-%  ## a sample with the oldest versions, on Python 3.10
+$(OLDEST:%=oldest-%): oldest-%: .venv/oldest-%/made  ## a sample with the oldest versions, on Python 3.10
 	TF_CPP_MIN_LOG_LEVEL=3 .venv/$@/bin/pytest --sample $(WORKERS) $(OLDEST_$*:%=tests/%)
 	$(if $(filter tensorflow,$*),KERAS_BACKEND=tensorflow .venv/$@/bin/pytest --sample tests/frameworks/keras/test_layers.py)
 
@@ -209,15 +209,15 @@ INSTALLED = $(PYTHON) tests/processor_seconds.py run install $(BIN)/pip install 
 	$(INSTALLED) --no-deps --upgrade --target $@ triton==3.4.0
 	touch $@
 
-.venv/build: constraints-build.txt
-	test -x $@/bin/pip || $(PYTHON) -m venv $@
-	$@/bin/pip install $(QUIET) build
+.venv/build/made: constraints-build.txt
+	test -x $(@D)/bin/pip || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/pip install $(QUIET) build
 	touch $@
 
-.venv/oldest-%: constraints-oldest.txt $(SOURCES)
-	test -x $@/bin/pip || $(PYTHON) -m venv $@
-	$@/bin/python -m pip install --quiet --upgrade pip
-	$@/bin/pip install $(QUIET) -c constraints-oldest.txt -C cmake.define.ANYSCORE_ISAS=baseline \
+.venv/oldest-%/made: constraints-oldest.txt $(SOURCES)
+	test -x $(@D)/bin/pip || $(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet --upgrade pip
+	$(@D)/bin/pip install $(QUIET) -c constraints-oldest.txt -C cmake.define.ANYSCORE_ISAS=baseline \
 		-e '.[torch,$*]' hypothesis pytest pytest-xdist sybil
 	touch $@
 
