@@ -368,7 +368,7 @@ def test_ctrl_c_keeps_what_was_measured(tmp_path: Path, monkeypatch: pytest.Monk
     out = tmp_path / "run"
     result = run(out, "--rivals", "dot", "--parts", "speed")
     assert result.exit_code == 130
-    assert "Stopped. Writing the results until then" in plain(result.output)
+    assert "Stopped. Writing the results so far" in plain(result.output)
     record = json.loads((out / "bench.json").read_text(encoding="utf-8"))
     assert record["interrupted"]
     assert [r["passes"] for r in record["results"]] == [FORWARD, TRAINING]

@@ -53,7 +53,7 @@ def test_processes_give_what_this_one_gives(
 
 FAULTS = {
     "raises": "KeyError: 'no such\\nthing'",
-    "killed": "run out of memory",
+    "killed": "perhaps for lack of memory",
     "exits": "its process ended with status 3",
     "nan": "got nan for item 0",
     "shape": "one number per test item",

@@ -185,7 +185,7 @@ def test_what_is_missing_is_told_in_a_line(
         ),  # a former choice
         (("--log", "a:x:b"), "got 'a:x:b'"),  # rich would draw a picture
         (("--engine", "slurm"), "--engine: expected one of processes, ray, got 'slurm'"),
-        (("--address", "auto"), "--address is that of a Ray cluster; give --engine ray too"),
+        (("--address", "auto"), "--address: names a Ray cluster; give --engine ray too"),
     ],
 )
 def test_what_there_is_not_is_refused(pairs: Path, options: tuple[str, ...], said: str) -> None:

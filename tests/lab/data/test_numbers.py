@@ -95,6 +95,6 @@ def test_subwords_are_made_of_so_many_characters(
     read.clear()
     task = load_task(replace(options, source_unit="word"))
     assert len(read) < every
-    assert "subwords are made of the first 100 characters of a side" in "; ".join(
+    assert "subwords are learnt from the first 100 characters of a side" in "; ".join(
         summary_lines(task.summary)
     )
