@@ -76,7 +76,9 @@ def test_a_new_folder_is_empty_and_can_be_written_to(tmp_path: Path) -> None:
     assert new_folder(folder) == folder
     assert list(folder.iterdir()) == []
     (folder / "x").touch()
-    with pytest.raises(InputError, match="the output folder is not empty; give another folder with --out"):
+    with pytest.raises(
+        InputError, match="the output folder is not empty; give another folder with --out"
+    ):
         new_folder(folder)
     with pytest.raises(InputError, match="expected a folder for the run, found a file"):
         new_folder(folder / "x")
