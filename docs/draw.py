@@ -12,7 +12,6 @@ import sys
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
 
 import matplotlib as mpl
 import numpy as np
@@ -43,11 +42,6 @@ PALE_BLUE, PALE_RED = "#CFE3F1", "#F8D9C4"
 
 def _figure(height: float) -> Figure:
     return Figure(figsize=(WIDTH, height), layout="constrained")
-
-
-def _label(axes: Axes, x: float, y: float, text: str, colour: str, **options: Any) -> None:
-    """Write a text at a point, in the colour of its line."""
-    axes.text(x, y, text, color=colour, **options)
 
 
 def _open(axes: Axes) -> None:
@@ -138,7 +132,7 @@ def distances() -> Figure:
     for score, name, colour, style, at in lines:
         found = scores(np.zeros((1, 1)), steps[:, None], score=score)[0]
         axes.semilogy(steps, np.exp(found), style, color=colour, lw=1.8)
-        _label(axes, *at, name, colour, va="center")
+        axes.text(*at, name, color=colour, va="center")
     laplace = scores(np.zeros((1, 1)), steps[:, None], score=Laplace(1 / half))[0]
     euclidean = scores(np.zeros((1, 1)), steps[:, None], score=Euclidean(1 / half))[0]
     assert np.allclose(laplace, euclidean), "Laplace and Euclidean share a line"
@@ -178,7 +172,7 @@ def normalizers() -> Figure:
             queries, keys, keys, normalizer=name, return_weights=True, score=lambda q, k: q @ k.T
         )
         axes.plot(gaps, of_two.weights[:, 0], style, color=colour, lw=2)
-        _label(axes, *at, name, colour)
+        axes.text(*at, name, color=colour)
     axes.annotate(
         "β = −log 2: ⅓\nat equal scores",
         (0, 1 / 3),
@@ -304,8 +298,58 @@ def own_pair() -> Figure:
     return figure
 
 
+CHARTED = "xeon", "speed: time ÷ anyscore"
+"""The file and the quantity of the chart of benchmarks."""
+
+
+def benchmarks() -> Figure:
+    """Draw the time of others, where anyscore takes 1, of workloads without and with gradients."""
+    file, quantity = CHARTED
+    rivals = {"eager": "#56B4E9", "compile": BLUE, "dot": "#E69F00"}  # colours of Okabe and Ito
+    measured = measurements.read(file)
+    medians = {
+        (row["workload"], row["variant"]): row["median"]
+        for row in measured["rows"]
+        if row["quantity"] == quantity and row["variant"] in rivals
+    }
+    names = list(dict.fromkeys(workload.partition(", ")[0] for workload, _ in medians))
+    figure = _figure(5.2)
+    panels = figure.subplots(2, 1, sharex=True)
+    for axes, gradients in zip(panels, (False, True), strict=True):
+        for (workload, variant), median in medians.items():
+            if workload.endswith(", with gradients") != gradients:
+                continue
+            y = names.index(workload.partition(", ")[0]) + 0.26 * ([*rivals].index(variant) - 1)
+            axes.barh(y, median - 1, left=1, height=0.25, color=rivals[variant])
+            text = f"{median:.0f}×" if median >= 10 else f"{median:.2f}×"
+            shift, side = (3, "left") if median >= 1 else (-3, "right")
+            axes.annotate(
+                text, (median, y), (shift, -0.5), textcoords="offset points", ha=side, va="center"
+            )
+        axes.axvline(1, color=BLACK, lw=1.2)
+        axes.set(xscale="log", xlim=(0.12, 220), ylim=(len(names) - 0.5, -0.5), xticks=[])
+        axes.set_title("with gradients" if gradients else "forward", loc="left")
+        axes.set_yticks(range(len(names)), names)
+        axes.tick_params(length=0)
+        axes.minorticks_off()
+        axes.spines[:].set_visible(False)
+    panels[1].text(0.9, len(names) - 0.35, "← faster", ha="right", va="top")
+    panels[1].text(1.1, len(names) - 0.35, "slower than anyscore →", va="top")
+    titles = [measurements.heading(name).replace("`", "") for name in rivals]
+    handles = [Rectangle((0, 0), 1, 1, color=colour) for colour in rivals.values()]
+    machine, when = measured["machine"], measured["date"]
+    processor = machine["processor"].partition(" (")[0]
+    figure.suptitle(
+        "Additive attention: time of others ÷ anyscore's\n"
+        f"{processor}, {machine['threads']} threads, float32, {when}; log scale",
+        fontsize=FONT,
+    )
+    figure.legend(handles, titles, loc="outside lower center", frameon=False, labelspacing=0.3)
+    return figure
+
+
 PICTURES: dict[str, Callable[[], Figure]] = {
-    f.__name__: f for f in (biases, distances, fusion, normalizers, own_pair, sinks)
+    f.__name__: f for f in (benchmarks, biases, distances, fusion, normalizers, own_pair, sinks)
 }
 
 

@@ -1,4 +1,4 @@
-"""Write the tables of pages, and the chart of benchmarks, from the files of measurements/.
+"""Write the tables of pages from the files of measurements/.
 
     python docs/measurements.py
 
@@ -12,19 +12,14 @@ then lines are variants, and columns are quantities. Or it is a key of the file'
 from __future__ import annotations
 
 import json
-import math
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from datetime import date
-from html import escape
 from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "measurements"
-CHART = ROOT / "docs" / "benchmarks.svg"
-CHARTED = "xeon", "speed: time ÷ anyscore", ("eager", "compile", "dot")
-"""The file, the quantity and the variants of the chart."""
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 _BLOCK = re.compile(
@@ -59,13 +54,12 @@ _PACKAGES |= {"numpy": "NumPy", "onnxruntime": "ONNX Runtime"}
 
 
 def main() -> None:
-    """Write the blocks of all pages, and the chart."""
+    """Write the blocks of all pages."""
     for path in PAGES:
         before = path.read_text(encoding="utf-8")
         if (after := filled(before)) != before:
             path.write_text(after, encoding="utf-8")
             print(path.relative_to(ROOT))
-    CHART.write_text(chart(), encoding="utf-8")
 
 
 def filled(text: str) -> str:
@@ -185,88 +179,6 @@ def _workloads() -> str:
     table += [["---", *["---:"] * 5, "---"]]
     table += [[name, *(f"{n:,}" for n in x["sizes"]), x["is"]] for name, x in found.items()]
     return as_markdown(table)
-
-
-COLOURS = {"eager": "#56B4E9", "compile": "#0072B2", "dot": "#E69F00"}
-"""Okabe and Ito's colours, which colour-blind readers can tell apart."""
-_WIDTH, _LEFT, _PANEL, _BAR, _GROUP, _TOP = 940, 150, 330, 15, 58, 92
-_RANGE = 0.2, 100.0
-
-
-def chart() -> str:
-    """Return the chart as SVG: bars from 1, the time of anyscore, on a logarithmic scale."""
-    file, quantity, variants = CHARTED
-    measured = read(file)
-    rows = [x for x in measured["rows"] if x["quantity"] == quantity]
-    names = list(dict.fromkeys(_plain(row["workload"]) for row in rows))
-    height = _TOP + _GROUP * len(names) + 40
-    parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" '
-        f'width="{_WIDTH}" height="{height}" font-family="sans-serif" font-size="13">',
-        f'<rect width="{_WIDTH}" height="{height}" fill="#ffffff"/>',
-        _text(_LEFT, 24, "Additive attention: time of others, where anyscore takes 1", size=17),
-    ]
-    x = _LEFT
-    for variant in variants:
-        label = _HEADINGS[variant].replace("`", "")
-        parts += [f'<rect x="{x}" y="38" width="13" height="13" fill="{COLOURS[variant]}"/>']
-        parts += [_text(x + 19, 49, label)]
-        x += 40 + 8 * len(label)
-    for panel, title in enumerate(("forward", "with gradients")):
-        left = _LEFT + panel * (_PANEL + 80)
-        some = [row for row in rows if row["workload"].endswith(", with gradients") == bool(panel)]
-        parts += [_text(left, 78, title, size=15)]
-        parts += _bars(left, some, names, variants)
-        bottom, one = _TOP + _GROUP * len(names), left + _at(1)
-        parts += [f'<path d="M{one:.1f} {_TOP - 6}V{bottom}" stroke="#000" stroke-width="1.5"/>']
-        parts += [_text(one - 6, bottom + 18, "← faster", anchor="end")]
-        parts += [_text(one + 6, bottom + 18, "slower than anyscore →")]
-    for place, name in enumerate(names):
-        parts += [_text(_LEFT - 30, _TOP + _GROUP * place + 28, name, anchor="end", size=14)]
-    machine = measured["machine"]
-    when = measured["date"] or "date not noted"
-    said = f"{machine['processor']}, {machine['threads']} threads, float32, {when}; log scale"
-    parts += [_text(_WIDTH - 14, height - 6, said, anchor="end", size=11)]
-    return "\n".join([*parts, "</svg>", ""])
-
-
-def _bars(
-    left: float, rows: list[dict[str, Any]], names: list[str], variants: tuple[str, ...]
-) -> Iterator[str]:
-    for row in rows:
-        if row["variant"] not in variants:
-            continue
-        place = names.index(_plain(row["workload"]))
-        y = _TOP + _GROUP * place + (_BAR + 1) * variants.index(row["variant"])
-        value = row["median"]
-        low, high = sorted((_at(1), _at(value)))
-        label = f"{value:.0f}×" if value >= 10 else f"{value:.2f}×"
-        yield (
-            f'<rect x="{left + low:.1f}" y="{y}" width="{high - low:.1f}" height="{_BAR}" '
-            f'fill="{COLOURS[row["variant"]]}"/>'
-        )
-        if value >= 1:
-            yield _text(left + high + 5, y + 12, label)
-        else:
-            yield _text(left + low - 5, y + 12, label, anchor="end")
-
-
-def _plain(workload: str) -> str:
-    """Return the name of a workload without its conditions."""
-    return workload.partition(", ")[0]
-
-
-def _at(value: float) -> float:
-    """Return the place of a value on the axis of a panel."""
-    low, high = map(math.log, _RANGE)
-    return _PANEL * (math.log(value) - low) / (high - low)
-
-
-def _text(x: float, y: float, text: str, *, anchor: str = "start", size: int = 13) -> str:
-    return (
-        f'<text x="{x:.1f}" y="{y:.1f}" text-anchor="{anchor}" font-size="{size}">'
-        f"{escape(text)}</text>"
-    )
 
 
 if __name__ == "__main__":

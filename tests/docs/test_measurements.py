@@ -1,4 +1,4 @@
-"""Tables, the chart and sentences of pages have the figures of measurements/."""
+"""Tables and sentences of pages have the figures of measurements/."""
 
 from __future__ import annotations
 
@@ -6,7 +6,6 @@ import importlib
 import json
 import re
 import sys
-import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from datetime import date
 from pathlib import Path
@@ -40,15 +39,6 @@ def test_blocks_are_as_the_files_say(measurements: ModuleType) -> None:
         shown |= set(names)
     for file in FILES:  # each is shown, or an older run of a name that is
         assert {file.stem, file.stem[:-11]} & shown, file
-
-
-def test_the_chart_is_as_the_file_says(measurements: ModuleType) -> None:
-    text = measurements.CHART.read_text(encoding="utf-8")
-    assert measurements.chart() == text, "run `python docs/measurements.py`"
-    bars = [x for x in ET.fromstring(text).iter() if x.get("height") == "15"]
-    assert len(bars) == 2 * 4 * 3
-    words = {x.text for x in ET.fromstring(text).iter() if x.text}
-    assert {"encoder", "seq2seq", "decoder step", "long", "67×", "0.62×"} <= words
 
 
 @pytest.mark.parametrize("file", FILES, ids=lambda file: file.stem)

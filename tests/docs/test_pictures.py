@@ -16,7 +16,7 @@ from matplotlib.image import imread
 from matplotlib.text import Text
 
 DOCS = Path(__file__).parents[2] / "docs"
-NAMES = "biases", "distances", "fusion", "normalizers", "own_pair", "sinks"
+NAMES = "benchmarks", "biases", "distances", "fusion", "normalizers", "own_pair", "sinks"
 PHONE = 350  # pixels of a picture on a phone 390 pixels wide
 SMALLEST = 9  # pixels of a letter there
 BLOCK = 16  # pixels; averages of blocks do not show how a font is smoothed
@@ -59,6 +59,14 @@ def test_texts_are_readable_on_a_phone(draw: ModuleType, name: str) -> None:
     texts = [x for x in figure.findobj(Text) if x.get_text() and x.get_visible()]
     inch = PHONE / figure.get_figwidth()
     assert min(x.get_fontsize() for x in texts) * inch / 72 >= SMALLEST
+
+
+def test_the_chart_has_the_figures_of_the_file(draw: ModuleType) -> None:
+    figure = draw.benchmarks()
+    bars = [bar for axes in figure.axes for bar in axes.patches]
+    assert len(bars) == 2 * 4 * 3
+    words = {x.get_text() for x in figure.findobj(Text)}
+    assert {"encoder", "seq2seq", "decoder step", "long", "67×", "0.62×"} <= words
 
 
 def test_a_changed_picture_is_noticed(
