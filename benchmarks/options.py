@@ -7,8 +7,6 @@ biases are first compared with another implementation.
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -20,12 +18,10 @@ from torch import Tensor
 
 from anyscore import Additive, ALiBi, Relative, Score, attention
 from anyscore.backends.torch.sparse import sparse_weights
-from anyscore.kernels.cpu import isa
 from anyscore.lab.bench.timing import spread
-from anyscore.lab.info import describe_machine
 from anyscore.modifiers.normalizers import POWERS
 from anyscore.score import LEAKY_RELU, Factors, Pair
-from benchmarks.record import Row, row, write
+from benchmarks.record import Row, row, script_options, write_script
 from benchmarks.tasks import TASKS
 
 Call = Callable[[], Tensor]
@@ -157,12 +153,7 @@ def rows() -> Iterator[Row]:
 
 def main() -> None:
     """Print the rows, and write them with --record."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--threads", type=int, default=torch.get_num_threads())
-    options.add_argument("--record", metavar="NAME", help="see python -m benchmarks --help")
-    given = options.parse_args()
-    torch.set_num_threads(given.threads)
-    torch.manual_seed(0)
+    given = script_options(__doc__)
     found = []
     for one in rows():
         found.append(one)
@@ -174,10 +165,7 @@ def main() -> None:
             one["spread"],
             sep=" | ",
         )
-    if given.record:
-        machine = describe_machine("cpu") | {"instructions": isa()}
-        command = " ".join(["python -m benchmarks.options", *sys.argv[1:]])
-        write(given.record, found, machine, command)
+    write_script(given, "benchmarks.options", found)
 
 
 if __name__ == "__main__":

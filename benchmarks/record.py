@@ -6,14 +6,21 @@ describes them.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator, Sequence
 from datetime import date
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
+
+import torch
+
+from anyscore.kernels.cpu import isa
+from anyscore.lab.info import describe_machine
 
 FOLDER = Path(__file__).parents[1] / "measurements"
 WORKLOADS_FILE = FOLDER / "workloads.json"
@@ -100,6 +107,27 @@ def write(
     path = (folder or FOLDER) / f"{name}-{today}.json"
     path.write_text(text(about, rows), encoding="utf-8")
     return path
+
+
+def script_options(description: str | None) -> argparse.Namespace:
+    """Read the options of a script that measures PyTorch on a CPU, and apply them.
+
+    --threads: PyTorch's threads. --record: the name that `write_script` writes under, or none.
+    """
+    options = argparse.ArgumentParser(description=description)
+    options.add_argument("--threads", type=int, default=torch.get_num_threads())
+    options.add_argument("--record", metavar="NAME", help="see python -m benchmarks --help")
+    given = options.parse_args()
+    torch.set_num_threads(given.threads)
+    torch.manual_seed(0)
+    return given
+
+
+def write_script(given: argparse.Namespace, module: str, rows: Sequence[Row]) -> None:
+    """Write the rows of a script, such as "benchmarks.options", if its --record asks for it."""
+    if given.record:
+        machine = describe_machine("cpu") | {"instructions": isa()}
+        write(given.record, rows, machine, " ".join([f"python -m {module}", *sys.argv[1:]]))
 
 
 def text(about: dict[str, Any], rows: Sequence[Row]) -> str:

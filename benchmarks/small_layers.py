@@ -6,8 +6,6 @@ pair runs in turns; the table has medians of the ratio of their times. Parity is
 
 from __future__ import annotations
 
-import argparse
-import sys
 import time
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -17,11 +15,9 @@ import torch
 from torch import Tensor, nn
 
 from anyscore import Additive, make_cache
-from anyscore.kernels.cpu import isa
 from anyscore.lab.bench.timing import spread
-from anyscore.lab.info import describe_machine
 from anyscore.torch import Attention, LocationSensitive, MultiHeadAttention, Pointer
-from benchmarks.record import row, write
+from benchmarks.record import row, script_options, write_script
 from benchmarks.speech import AttLoc
 
 Step: TypeAlias = tuple[Callable[[], Tensor], Callable[[], Tensor]]
@@ -194,12 +190,7 @@ def train(call: Callable[[Any], Tensor], module: nn.Module) -> None:
 
 def main() -> None:
     """Print the table."""
-    options = argparse.ArgumentParser(description=__doc__)
-    options.add_argument("--threads", type=int, default=torch.get_num_threads())
-    options.add_argument("--record", metavar="NAME", help="see python -m benchmarks --help")
-    given = options.parse_args()
-    torch.set_num_threads(given.threads)
-    torch.manual_seed(0)
+    given = script_options(__doc__)
     rows = []
     print(f"{'anyscore ÷ plain modules':60s} inference  training")
     for title, (layer, plain, tensors, call) in cases():
@@ -228,14 +219,7 @@ def main() -> None:
                 print(f"{title:60s} {x['median']:9.2f}", flush=True)
                 size = "batch {}, {} keys, width {}".format(*sizes)
                 rows.append(row(size, name, "float32", f"steps: {UNIT}", x))
-    if given.record:
-        machine = describe_machine("cpu") | {"instructions": isa()}
-        write(
-            given.record,
-            rows,
-            machine,
-            " ".join(["python -m benchmarks.small_layers", *sys.argv[1:]]),
-        )
+    write_script(given, "benchmarks.small_layers", rows)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from anyscore.lab.data.opening import check_readable, readable_name
-from anyscore.lab.data.options import DataOptions
+from anyscore.lab.data.options import DataOptions, built_in_task
 from anyscore.lab.data.parquet import check_pyarrow
 from anyscore.lab.data.tokenisers import check_subwords
 from anyscore.lab.extras import check_installed
@@ -21,7 +21,7 @@ def check_files(options: DataOptions, model: str = "recurrent") -> None:
             standard input is a terminal, or a package is missing.
     """
     options.check()
-    if options.path is None and model != "pointer":
+    if options.path is None and built_in_task(model) == "dates":
         otherwise = ", or give a file of pairs"
         check_installed("babel", "the dates", extra="lab", otherwise=otherwise)
     for files in options.parts.values():

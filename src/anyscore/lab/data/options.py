@@ -28,6 +28,12 @@ STDIN = "-"
 LONGEST = 10_000
 """The largest bound of a side."""
 
+
+def built_in_task(model: str) -> str:
+    """Return the name of the task that a model has where no file is given."""
+    return "sorting" if model == "pointer" else "dates"
+
+
 _FEWEST_SUBWORDS, _MOST_SUBWORDS = 50, 100_000
 
 

@@ -13,7 +13,14 @@ from pathlib import Path
 from typing import Any
 
 from anyscore.lab.data.opening import readable_name
-from anyscore.lab.data.options import FEWEST_SOURCES, MAX_TOKENS, STDIN, DataOptions, Unit
+from anyscore.lab.data.options import (
+    FEWEST_SOURCES,
+    MAX_TOKENS,
+    STDIN,
+    DataOptions,
+    Unit,
+    built_in_task,
+)
 from anyscore.lab.data.pairs import Example as Example
 from anyscore.lab.data.pairs import Reader, group
 from anyscore.lab.data.summary import summarise
@@ -59,9 +66,7 @@ Split = tuple[list[Example], list[Example], list[Example]]
 
 
 def load_task(options: DataOptions, model: str = "recurrent") -> Task:
-    """Read the task of a file of pairs; without a path make the task of the model.
-
-    It is that of dates (see `dates`), and for a pointer network that of sorting (see `sorting`).
+    """Read the task of a file of pairs; without a path make the model's (see `built_in_task`).
 
     The parts that have no file of their own are cut from the training data, by `split_seed`: no
     source is then on two sides. Files of validation and test are used as published, a row an item.
@@ -72,7 +77,7 @@ def load_task(options: DataOptions, model: str = "recurrent") -> Task:
     """
     options.check()
     if options.path is None:
-        return _sorting(options) if model == "pointer" else _dates(options)
+        return {"dates": _dates, "sorting": _sorting}[built_in_task(model)](options)
     readers = {part: Reader(*files, options) for part, files in options.parts.items()}
     kept = group(
         readers["train"],
