@@ -159,8 +159,8 @@ def _read(app: Any, name: str, source: list[str]) -> None:
         source[0] += "\n" + GENERATED[name]()
     if name in INCLUDED:
         text = (Path(__file__).parents[1] / INCLUDED[name]).read_text()
-        text = text.replace("](THIRD_PARTY.md", "](../THIRD_PARTY.md")  # the site lacks it
-        source[0] = text.replace("](docs/", "](").replace("](SECURITY.md", "](security.md")
+        text = re.sub(r"\]\((?!https?:|#)", "](../", text)  # as from within docs/
+        source[0] = text.replace("](../docs/", "](").replace("](../SECURITY.md", "](security.md")
     source[0] = in_tabs(without_links_outside(source[0], name.count("/")))
 
 

@@ -288,7 +288,7 @@ def test_every_score_is_in_the_table_of_its_page() -> None:
 
 
 def test_docstrings_name_pages_of_the_site() -> None:
-    """As "the page biases of the documentation", which the site makes a link."""
+    """The site makes a link of "the page biases of the documentation"."""
     texts = [("texts.py", text) for text in TEXTS.values()]
     for path in (SOURCE / "anyscore").rglob("*.py"):
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):

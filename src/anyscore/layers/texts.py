@@ -90,6 +90,18 @@ bias: True, the default, adds a bias to each projection.
 project_output: True, the default, adds a linear layer over the merged heads. Without bias and
     project_output, and with kv_heads = n_heads, the projections have d · (d_q + d_k + d_v)
     parameters.""",
+    "prepare_keys": """\
+Project keys and prepare them, as `Attention.prepare_keys`.
+
+Args:
+    keys: (batch, T_k, d_k).
+    valid_lens, mask: keys that no query of any call may attend, as for `anyscore.prepare_keys`.
+
+Returns:
+    `PreparedKeys`, for calls `layer(queries, prepared, values)`.
+
+Raises:
+    TypeError, ValueError: As `anyscore.prepare_keys`.""",
     "multi_head_errors": _MULTI_HEAD_ERRORS,
     "dot_product": f"""\
 Scaled dot-product attention, under its name in *Dive into Deep Learning*.

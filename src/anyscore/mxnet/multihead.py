@@ -227,21 +227,12 @@ class MultiHeadAttention(_Projecting):
         """
         return super().__call__(queries, keys, values, valid_lens, mask, bias, bias_after)
 
+    @with_texts
     def prepare_keys(
         self, keys: Array, valid_lens: Any = None, *, mask: Any = None
     ) -> PreparedKeys:
-        """Project keys and prepare them, as `Attention.prepare_keys`.
-
-        Args:
-            keys: (batch, T_k, d_k).
-            valid_lens, mask: keys that no query of any call may attend, as for
-                `anyscore.prepare_keys`.
-
-        Returns:
-            `PreparedKeys`, for calls `layer(queries, prepared, values)`.
-
-        Raises:
-            TypeError, ValueError: As `anyscore.prepare_keys`.
+        """
+        {prepare_keys}
         """
         projected = linear(_xp, self.values(keys.ctx), as_np(keys), "W_k")
         keys = split(_xp, projected, self._sizes.kv_heads)

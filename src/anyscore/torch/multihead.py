@@ -242,21 +242,12 @@ class MultiHeadAttention(Projecting):
             return x
         return x.transpose(0, 1)
 
+    @with_texts
     def prepare_keys(
         self, keys: Tensor, valid_lens: Any = None, *, mask: Any = None
     ) -> PreparedKeys:
-        """Project keys and prepare them, as `Attention.prepare_keys`.
-
-        Args:
-            keys: (batch, T_k, d_k).
-            valid_lens, mask: keys that no query of any call may attend, as for
-                `anyscore.prepare_keys`.
-
-        Returns:
-            `PreparedKeys`, for calls `layer(queries, prepared, values)`.
-
-        Raises:
-            TypeError, ValueError: As `anyscore.prepare_keys`.
+        """
+        {prepare_keys}
         """
         keys = split(_xp, self._project(keys, "W_k"), self.kv_heads)
         return self.attention.prepare_keys(keys, valid_lens, mask=mask)
