@@ -16,26 +16,22 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import study_trials
+from study_trials import EXACT
 
 from anyscore.lab.comparison import Comparison, Finished
-from anyscore.lab.data.encoding import encode
 from anyscore.lab.data.options import DataOptions
-from anyscore.lab.data.sorting import make_sorting
 from anyscore.lab.data.task import Task, load_task
-from anyscore.lab.engine import run_processes
-from anyscore.lab.session import COMPILER
 from anyscore.lab.train.settings import Settings
-from anyscore.lab.train.translation import TranslationTrain
 from anyscore.lab.trials import Trial
 from anyscore.lab.verdict.convergence import convergence_warnings
-from anyscore.lab.verdict.judge import Measure, judge
+from anyscore.lab.verdict.judge import judge
 
-EXACT = Measure("exact_match", "exact match", bounded=True)
 PRODUCTS = ("scaled_dot", "bilinear")
 
 
 def sorting() -> Task:
-    return Task("sorting", "sorting", "token", *make_sorting())
+    return load_task(DataOptions(), "pointer")
 
 
 def dates(limit: int | None = None) -> Task:
@@ -82,22 +78,15 @@ def train(folder: Path, jobs: int) -> None:
     """Train the trials of all comparisons; candidates with the same settings share trials."""
     for candidate in CANDIDATES.values():
         task, settings = candidate.task(), Settings(**candidate.settings)
-        data = encode(task, places=settings.model == "pointer")
-        run = Comparison(_folder(folder, task.name, candidate))
-        with run.opened({"task": {"name": task.name}, "settings": vars(settings)}):
-            seeds = range(candidate.bases * candidate.seeds)
-            trials = [Trial(score, seed) for seed in seeds for score in candidate.scores]
-            missing = [trial for trial in trials if not run.has(trial)]
-            function = TranslationTrain(data, settings, threads=1)
-            preload = ("anyscore.lab.train.translation", COMPILER)
-            for event in run_processes(missing, function, run.folder, jobs, preload):
-                if event.kind in ("finished", "failed"):
-                    print(run.folder.name, event.trial.name, event.kind, flush=True)
+        seeds = range(candidate.bases * candidate.seeds)
+        trials = [Trial(score, seed) for seed in seeds for score in candidate.scores]
+        run = _folder(folder, task, candidate)
+        study_trials.train(run, task.name, task, settings, trials, jobs)
 
 
-def _folder(folder: Path, task: str, candidate: Candidate) -> Path:
-    kept = [task, *(f"{name}-{value}" for name, value in candidate.settings.items())]
-    return folder / "-".join([*kept, str(len(candidate.task().train))])
+def _folder(folder: Path, task: Task, candidate: Candidate) -> Path:
+    kept = [task.name, *(f"{name}-{value}" for name, value in candidate.settings.items())]
+    return folder / "-".join([*kept, str(len(task.train))])
 
 
 def verdicts(trials: list[Finished], candidate: Candidate) -> list[dict[str, Any]]:
@@ -125,8 +114,7 @@ def page(folder: Path) -> str:
         "|---|---|---:|---:|---:|---:|---|",
     ]
     for name, candidate in CANDIDATES.items():
-        run = Comparison(_folder(folder, candidate.task().name, candidate))
-        trials = run.finished()
+        trials = Comparison(_folder(folder, candidate.task(), candidate)).finished()
         found = verdicts(trials, candidate)
         settled = [any(d["verdict"] == "differs" for d in v["differences"]) for v in found]
         advised = [v["recommendation"]["score"] for v in found]

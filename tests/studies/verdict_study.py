@@ -19,21 +19,18 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import study_trials
 from scipy import stats
+from study_trials import EXACT
 
 from anyscore.lab.comparison import Comparison, Finished
-from anyscore.lab.data.encoding import encode
 from anyscore.lab.data.options import DataOptions
 from anyscore.lab.data.task import Example, Task, load_task, split
-from anyscore.lab.engine import run_processes
 from anyscore.lab.rounds import look_level
-from anyscore.lab.session import COMPILER
 from anyscore.lab.train.settings import Settings
-from anyscore.lab.train.translation import TranslationTrain
 from anyscore.lab.trials import Trial
-from anyscore.lab.verdict.judge import Measure, judge
+from anyscore.lab.verdict.judge import judge
 
-EXACT = Measure("exact_match", "exact match", bounded=True)
 SEEDS = 24
 SIZES = (2, 3, 4)
 RESAMPLED = 40
@@ -83,18 +80,10 @@ TASKS = {
 def train(folder: Path, jobs: int) -> None:
     """Run trials of each task, enough for comparisons without shared trials."""
     scores = {"additive": 2 * SEEDS, "concat": SEEDS, "scaled_dot": SEEDS}
+    trials = [Trial(s, n) for s, count in scores.items() for n in range(count)]
     for name, (task, epochs) in TASKS.items():
-        data = encode(task())
         settings = Settings(epochs=epochs, hidden=32)
-        run = Comparison(folder / name)
-        with run.opened({"task": {"name": name}, "settings": vars(settings)}):
-            trials = [Trial(s, n) for s, count in scores.items() for n in range(count)]
-            missing = [trial for trial in trials if not run.has(trial)]
-            function = TranslationTrain(data, settings, threads=1)
-            preload = ("anyscore.lab.train.translation", COMPILER)
-            for event in run_processes(missing, function, run.folder, jobs, preload):
-                if event.kind in ("finished", "failed"):
-                    print(name, event.trial.name, event.kind, event.details, flush=True)
+        study_trials.train(folder / name, name, task(), settings, trials, jobs)
 
 
 def named(trials: Sequence[Finished], score: str, seeds: Sequence[int], name: str = "") -> Any:
