@@ -29,7 +29,7 @@ def test_ctrl_c_ends_ray_too(pairs: Path, tmp_path: Path) -> None:
     process.send_signal(signal.SIGINT)
     out, error = process.communicate(timeout=HANG)
     assert process.returncode == 130, error
-    assert "Interrupted: this covers the trials that had finished" in plain(out)
+    assert "Interrupted: the results cover the finished trials" in plain(out)
     assert Comparison(tmp_path / "run").names() == set()
     mine = [x for x in Path("/proc").glob("[0-9]*/cmdline") if _says(x, f"_{process.pid}/")]
     assert mine == []  # names of Ray's processes have this id in the session
