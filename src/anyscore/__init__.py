@@ -13,6 +13,7 @@ from anyscore.functional.attention import AttentionOutput, attention, plan
 from anyscore.functional.cache.cache import Cache
 from anyscore.functional.cache.make import make_cache
 from anyscore.functional.cache.prepare import PreparedKeys, prepare_keys
+from anyscore.functional.layouts import Contiguous, Uneven, Zigzag
 from anyscore.functional.scores import log_sum_exp, log_weights, scores
 from anyscore.masks.edges import Edges
 from anyscore.masks.objects import Causal, Interval, Keys, Lengths, Mask, Window
@@ -51,6 +52,7 @@ __all__ = [
     "Cache",
     "Causal",
     "Concat",
+    "Contiguous",
     "Cosine",
     "Dot",
     "Edges",
@@ -74,7 +76,9 @@ __all__ = [
     "Sigmoid",
     "StudentT",
     "Trilinear",
+    "Uneven",
     "Window",
+    "Zigzag",
     "attention",
     "log_sum_exp",
     "log_weights",

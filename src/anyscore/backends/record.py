@@ -155,7 +155,7 @@ def operands_of(xp: Ops, task: Task, options: Options, seed: Any) -> tuple[Opera
         of_graph, c = (mask.rowptr, mask.col), _edge_terms(xp, task, mask, f)
     p = options.dropout
     seed = xp.seed(seed, like=task.value) if p else None
-    bias, diagonal, after = _bias(xp, task)
+    bias, diagonal, after = bias_of(xp, task)
     x = Operands(f.a, f.b, f.weight, f.key_bias, task.value, bias, c, *bounds, seed, *of_graph)
     x = x if task.packed is None or c is not None else x._replace(packed=task.packed)
     period = math.prod(sizes.lead)
@@ -191,7 +191,7 @@ def _of_sigmoid(normalizer: Normalizer) -> tuple[int, float]:
     return (2, 0.0) if normalizer.bias is None else (1, float(normalizer.bias))
 
 
-def _bias(xp: Ops, task: Task) -> tuple[Any, bool, bool]:
+def bias_of(xp: Ops, task: Task) -> tuple[Any, bool, bool]:
     """Return the fields of a task's one `LoweredBias` for kernels; None for no bias."""
     if not task.biases:
         return None, False, False

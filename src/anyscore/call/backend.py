@@ -8,6 +8,8 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple, NoReturn, Protocol
 
+from anyscore.call.operands import Results
+from anyscore.call.shards import Exchange, Part, Scheme, Sharded
 from anyscore.call.task import Options, Task
 from anyscore.masks.objects import Mask
 from anyscore.modifiers import normalizers
@@ -105,6 +107,24 @@ class Backend:
     def sparse(self, scores: Array, power: int) -> Array:
         """Return `normalizers.sparse` of scores, by the fastest implementation."""
         return normalizers.sparse(self.xp, scores, power)
+
+    def exchange(self, over: Any) -> Exchange:
+        """Return the exchange between ranks: of a group of processes, or of an axis of devices.
+
+        Raises:
+            TypeError: the framework has no such groups, or `over` is none.
+        """
+        raise TypeError(
+            "across is for PyTorch and JAX, which have groups of processes and devices: leave it "
+            "out."
+        )
+
+    def attend_sharded(self, part: Part, sharded: Sharded, scheme: Scheme, fused: bool) -> Results:
+        """Return the results of this rank's part of a call, differentiable once.
+
+        fused: whether kernels compute the blocks, not the definition.
+        """
+        raise NotImplementedError
 
     def pack_keys(self, f: Factors) -> Array | None:
         """Return the keys of `f`, packed for the core; None if the core cannot read them.

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from anyscore.call.prepared import PreparedKeys
+from anyscore.call.shards import Sharded
 from anyscore.call.task import Call, Task
 from anyscore.masks.context import MaskContext
 from anyscore.masks.lowered import LoweredMask, zero_unread
 from anyscore.masks.lowered_edges import AnyLowered, LoweredEdges
 from anyscore.masks.objects import Lengths, Mask, as_mask
-from anyscore.modifiers.biases import LoweredBias, lower_biases
+from anyscore.modifiers.biases import Bias, LoweredBias, lower_biases
 from anyscore.modifiers.edge_biases import biases_of_edges, biases_of_terms
 from anyscore.modifiers.normalizers import as_normalizer
 from anyscore.ops import Array, Ops, framework
@@ -31,6 +32,7 @@ def prepare(
     sizes: Sizes,
     prepared: PreparedKeys | None,
     differentiable: Callable[[], bool],
+    sharded: Sharded | None = None,
 ) -> Task:
     """Lower mask and score of a checked call to a task.
 
@@ -39,14 +41,18 @@ def prepare(
     zeroed.
 
     prepared: replaces the key of the call, None without prepared keys. differentiable: () → whether
-    inputs may need gradients; called only if that matters.
+    inputs may need gradients; called only if that matters. sharded: the shards of the call, None on
+    one rank. The mask of a sharded call has the keys of the whole sequence; its biases are lowered
+    by `shard_biases`.
     """
     query, key, value, score, *_ = call
     dtype = xp.dtype(query)
     biases: tuple[LoweredBias, ...] = ()
-    mask = lower_mask(xp, sizes, query, call.mask, call.valid_lens)
+    mask = lower_mask(xp, sizes, query, call.mask, call.valid_lens, sharded)
     edges = mask if isinstance(mask, LoweredEdges) else None
-    if call.bias is not None or call.bias_after is not None:
+    if sharded is not None:
+        pass
+    elif call.bias is not None or call.bias_after is not None:
         if edges is not None:
             biases = biases_of_edges(xp, edges, call.bias, call.bias_after, query, sizes)
         else:
@@ -60,6 +66,7 @@ def prepare(
         pass  # tokens without an edge are not read
     elif mask is not None and (not of_score or dtype in _LEAKING or differentiable()):
         queries, keys = mask.attending_attended
+        keys = keys if sharded is None else sharded.own_keys(xp, keys)
         query, shared = zero_unread(xp, query, queries, 1, of_score)
         if value is not None:
             value, of_values = zero_unread(xp, value, keys, sizes.groups)
@@ -84,6 +91,33 @@ def prepare(
         lowered, value, mask, finite, per_query, sizes, dtype, softcap, packed, call.sink, biases,
         normalizer,
     )  # fmt: skip
+
+
+def shard_biases(
+    xp: Ops, call: Call, sizes: Sizes, sharded: Sharded
+) -> list[tuple[LoweredBias, ...]]:
+    """Return the biases of each chunk of this rank's queries, for the keys of the whole sequence.
+
+    A chunk of `n` queries has biases (..., n, tokens), or one number for each diagonal.
+    """
+    query, keys = call.query, sharded.keys.tokens
+    chunks = sharded.query_chunks(xp, sizes.queries)
+    if call.bias is call.bias_after is None:
+        return [()] * len(chunks)
+    all_queries = sizes.queries if sharded.queries is None else sharded.queries.tokens
+    found = []
+    for chunk in chunks:
+        rows = slice(chunk.at, chunk.at + chunk.length)
+
+        def of_chunk(bias: Any, rows: slice = rows, start: Any = chunk.start) -> Any:
+            if isinstance(bias, Bias):
+                return bias.from_query(start, all_queries, keys)
+            return bias[..., rows, :] if framework(bias) and xp.shape(bias)[-2:-1] != (1,) else bias
+
+        of_sizes = replace(sizes, queries=chunk.length, keys=keys)
+        bias, after = of_chunk(call.bias), of_chunk(call.bias_after)
+        found.append(lower_biases(xp, bias, after, query[..., rows, :], of_sizes))
+    return found
 
 
 def _check_terms(xp: Ops, edges: LoweredEdges, factors: Factors | Array) -> None:
@@ -133,13 +167,23 @@ def combine(mask: Any, valid_lens: Any) -> Mask | None:
 
 
 def lower_mask(
-    xp: Ops, sizes: Sizes, query: Array, mask: Any, valid_lens: Any
+    xp: Ops,
+    sizes: Sizes,
+    query: Array,
+    mask: Any,
+    valid_lens: Any,
+    sharded: Sharded | None = None,
 ) -> AnyLowered | None:
-    """Return the lowered mask of a call; None if no key is masked."""
+    """Return the lowered mask of a call; None if no key is masked. sharded: see `prepare`."""
     empty = 0 in sizes.scores_shape
+    if sharded is not None:  # a rank without tokens is no empty call
+        sizes = replace(sizes, keys=sharded.keys.tokens)
+        queries = sizes.queries if sharded.queries is None else sharded.queries.tokens
+        empty = 0 in (*sizes.lead, queries, sizes.keys)
     if mask is None and valid_lens is None and not empty:
         return None
-    context = MaskContext(xp, query, sizes.lead, sizes.queries, sizes.keys)
+    shard = None if sharded is None else sharded.query_positions(xp, query)
+    context = MaskContext(xp, query, sizes.lead, sizes.queries, sizes.keys, shard=shard)
     both = combine(mask, valid_lens)
     lowered: AnyLowered = context.lowered() if both is None else both.lower(context)
     if isinstance(lowered, LoweredEdges):

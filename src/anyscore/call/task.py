@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, TypeAlias
 
 from anyscore.call.prepared import PreparedKeys
+from anyscore.call.shards import Sharded
 from anyscore.masks.lowered import LoweredMask
 from anyscore.masks.lowered_edges import AnyLowered, LoweredEdges
 from anyscore.modifiers.biases import LoweredBias
@@ -22,7 +23,10 @@ _QUERIES, _KEYS, _SCORES = ("T_q", "h"), ("T_k", "h"), ("T_q", "T_k")
 
 
 class Call(NamedTuple):
-    """The arguments of `attention` that define the result. value: None for no output."""
+    """The arguments of `attention` that define the result. value: None for no output.
+
+    across: the layout of the tokens on several ranks, None on one.
+    """
 
     query: Array
     key: Array | PreparedKeys
@@ -35,6 +39,7 @@ class Call(NamedTuple):
     bias: Any = None
     bias_after: Any = None
     normalizer: Any = "softmax"
+    across: Any = None
 
 
 class Options(NamedTuple):
@@ -60,7 +65,9 @@ class Task(NamedTuple):  # a dataclass takes 1 µs more of every call
     key and another not.
     dtype: of the output. softcap: see `reference.definition.scores`. packed: see `PreparedKeys`.
     sink: see `modifiers.sinks`; no implementation reads it. biases: none, one, or one before and
-    one after an outer function. normalizer: a result of `as_normalizer`.
+    one after an outer function. normalizer: a result of `as_normalizer`. sharded: the shards of a
+    call across ranks, None on one rank. The mask then has the keys of the whole sequence, and
+    `shard_biases` replaces `biases`.
     """
 
     score: Factors | Array
@@ -75,6 +82,8 @@ class Task(NamedTuple):  # a dataclass takes 1 µs more of every call
     sink: Any = None
     biases: tuple[LoweredBias, ...] = ()
     normalizer: Normalizer = "softmax"
+    sharded: Sharded | None = None
+    shard_biases: tuple[tuple[LoweredBias, ...], ...] = ()
 
     @property
     def edges(self) -> LoweredEdges | None:

@@ -7,7 +7,7 @@ from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
 from functools import partial
 from numbers import Integral
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 from anyscore import backends
 from anyscore.backends.repeated import kind_of_mask, kind_of_score, kind_of_scores
@@ -25,6 +25,8 @@ from anyscore.call.lowering import prepare
 from anyscore.call.prepared import PreparedKeys
 from anyscore.call.task import Call, Options, Task
 from anyscore.functional import from_scores, separable
+from anyscore.functional.layouts import Layout
+from anyscore.functional.sharded import Agreement, choose_sharded
 from anyscore.modifiers.normalizers import Normalizer, Sigmoid, check_normalizer, normalize
 from anyscore.modifiers.sinks import apply_sink, check_sink
 from anyscore.ops import Array, Ops
@@ -78,6 +80,7 @@ def attention(
     return_weights: bool = False,
     return_lse: bool = False,
     impl: str = "auto",
+    across: Layout | tuple[Layout | None, Layout] | None = None,
 ) -> Any:
     """Attention with any scoring function.
 
@@ -116,6 +119,11 @@ def attention(
             with the reason, if no fused implementation can run it. With "separable" additive
             scores are computed to three digits as a product, or raise; see the page separable of
             the documentation.
+        across: the layout of the tokens on several ranks, such as `Contiguous(mesh)`. Query, key
+            and value are then this rank's tokens, and masks and biases count positions of the
+            whole sequence. A pair has a layout of queries and one of keys; the first may be None,
+            for all queries on each rank. By default None: all tokens are here. See the page ranks
+            of the documentation.
 
     Returns:
         The output (..., T_q, d_v) in the dtype of the query; `AttentionOutput` if a `return_*`
@@ -141,6 +149,7 @@ def attention(
         and (dropout_seed is None or (dropout > 0.0 and type(dropout_seed) is int))
         and type(impl) is str
         and impl == "auto"
+        and across is None
         and isinstance(score, Score)
         and isinstance(normalizer, str | Sigmoid)
     ):
@@ -153,8 +162,9 @@ def attention(
         if found is not None:
             return found[0]
     call = Call(
-        query, key, value, score, mask, valid_lens, softcap, sink, bias, bias_after, normalizer
-    )
+        query, key, value, score, mask, valid_lens, softcap, sink, bias, bias_after, normalizer,
+        across,
+    )  # fmt: skip
     options = Options(dropout, dropout_seed, return_weights, return_lse, impl)
     if value is None:  # `Call.value=None` means "scores only", so refuse it here
         find_framework(query=query, value=value)
@@ -182,6 +192,7 @@ def plan(
     return_weights: bool = False,
     return_lse: bool = False,
     impl: str = "auto",
+    across: Layout | tuple[Layout | None, Layout] | None = None,
 ) -> Plan:
     """Return the implementation that `attention` would choose for the arguments, and the reason.
 
@@ -192,7 +203,7 @@ def plan(
         value: as for `attention`. Without a value the plan is that of `scores` and `log_sum_exp`.
         score, mask, valid_lens, dropout, dropout_seed, softcap: as for `attention`.
         sink, bias, bias_after, normalizer, return_weights, return_lse: as for `attention`.
-        impl: as for `attention`.
+        impl, across: as for `attention`.
 
     Returns:
         The `Plan`.
@@ -208,15 +219,16 @@ def plan(
     Plan(route='reference', reason='cpu: the score is a callable')
     """
     call = Call(
-        query, key, value, score, mask, valid_lens, softcap, sink, bias, bias_after, normalizer
-    )
+        query, key, value, score, mask, valid_lens, softcap, sink, bias, bias_after, normalizer,
+        across,
+    )  # fmt: skip
     options = Options(dropout, dropout_seed, return_weights, return_lse, impl)
-    backend, context, task, _ = lower(call, options)
+    backend, context, task, _ = lower(call, options, alone=True)
     with context():
         found = _choose(backend, task, options)[0]
     is_plain = options._replace(dropout=0.0, dropout_seed=None) == Options()
     repeats = backends.repeats(query) if is_plain and isinstance(score, Score) else None
-    if repeats is None or not sink is bias is bias_after is None:
+    if repeats is None or not sink is bias is bias_after is across is None:
         return found
     if value is None:
         kind = kind_of_scores(score, softcap, mask)
@@ -263,10 +275,21 @@ def weights(task: Task) -> Array:
         return complete(backend.xp, task, implementation.run(task, options, None))[1]
 
 
-def lower(
-    call: Call, options: Options
-) -> tuple[Backend, Callable[[], AbstractContextManager[Any]], Task, Adapter]:
-    """Check and lower a call. Return (backend, context to compute in, task, adapter)."""
+Lowered: TypeAlias = tuple[Backend, Callable[[], AbstractContextManager[Any]], Task, Adapter]
+
+
+def lower(call: Call, options: Options, alone: bool = False) -> Lowered:
+    """Check and lower a call. Return (backend, context to compute in, task, adapter).
+
+    alone: whether a call across ranks is lowered without an exchange, for its plan.
+    """
+    if call.across is None:
+        return _lower(call, options, None)
+    with Agreement(call, options, alone) as agreement:
+        return _lower(call, options, agreement)
+
+
+def _lower(call: Call, options: Options, agreement: Agreement | None) -> Lowered:
     check_options(options.dropout, options.dropout_seed, options.impl, call.softcap)
     if type(call.normalizer) is not str or call.normalizer != "softmax":
         check_normalizer(call.normalizer, sink=call.sink, return_lse=options.return_lse)
@@ -297,7 +320,11 @@ def lower(
         def trained() -> bool:
             return backend.differentiable(_inputs(query, key, value, score))
 
-        return backend, context, prepare(xp, call, sizes, prepared, trained), adapter
+        if agreement is None:
+            task = prepare(xp, call, sizes, prepared, trained)
+        else:
+            task = agreement.prepare(backend, call, sizes, prepared, trained)
+        return backend, context, task, adapter
 
 
 def run(backend: Backend, task: Task, options: Options) -> tuple[Task, Result]:
@@ -313,6 +340,8 @@ def _choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Imple
     """
     if task.sink is not None:  # its weight depends on the log-sum-exp
         options = options._replace(return_lse=True)
+    if task.sharded is not None:
+        return choose_sharded(backend, task, options)
     if task.normalizer != "softmax":
         return from_scores.choose_scores(backend, task, options)
     if options.impl == "separable":
@@ -324,7 +353,8 @@ def _seed(backend: Backend, task: Task, options: Options) -> Any:
     """Return the dropout seed of the options, or draw one from the framework's generator."""
     seed = options.dropout_seed
     if seed is None:
-        return backend.draw_seed(task.value) if options.dropout else None
+        seed = backend.draw_seed(task.value) if options.dropout else None
+        return seed if task.sharded is None or seed is None else task.sharded.exchange.first(seed)
     return int(seed) if isinstance(seed, Integral) else seed  # NumPy's may exceed int64
 
 

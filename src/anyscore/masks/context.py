@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from numbers import Integral
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -18,12 +18,20 @@ from anyscore.ops import PLAIN, Array, Ops, framework, load
 from anyscore.ops.checks import brief, broadcasts
 
 
+class QueryPositions(NamedTuple):
+    """The positions of a rank's queries in the whole sequence (T_q,), and its number of tokens."""
+
+    at: Array
+    tokens: int
+
+
 @dataclass(frozen=True)
 class MaskContext:
     """The call that a mask is lowered for: its leading dimensions, queries and keys.
 
     packed: positions of packed sequences; masks then count positions and lengths within each
-    sequence.
+    sequence. shard: the positions of queries, if they are a part of their sequence. Keys are then
+    counted in the whole sequence, and arrays per query have the queries of the part.
     """
 
     xp: Ops
@@ -32,6 +40,12 @@ class MaskContext:
     queries: int
     keys: int
     packed: PackedPositions | None = None
+    shard: QueryPositions | None = None
+
+    @property
+    def all_queries(self) -> int:
+        """The number of queries of the whole sequence."""
+        return self.queries if self.shard is None else self.shard.tokens
 
     def lowered(
         self, start: Array | None = None, stop: Array | None = None, mask: Array | None = None
@@ -55,18 +69,18 @@ class MaskContext:
         """
         at_end = mask.align == "end"
         if self.packed is None:
-            check_aligned(mask, self.queries, self.keys)
+            check_aligned(mask, self.all_queries, self.keys)
         elif self.packed.shift is not None and not is_aligned(mask):
             raise ValueError(
                 f"{type(mask).__name__} in sequences whose queries and keys differ in length must "
                 f"say how they line up: {HOW} (the key position of the first query), each within "
                 "its sequence."
             )
-        i = self.xp.reshape(
-            self.xp.arange(self.queries, like=self.like), (1,) * len(self.lead) + (self.queries,)
-        )
+        shard = self.shard
+        i = self.xp.arange(self.queries, like=self.like) if shard is None else shard.at
+        i = self.xp.reshape(i, (1,) * len(self.lead) + (self.queries,))
         if self.packed is None:
-            return i + (self.keys - self.queries) if at_end else i
+            return i + (self.keys - self.all_queries) if at_end else i
         if self.packed.shift is None:
             return i
         i = i - self.of_packed("first_query") + self.of_packed("first_key")
@@ -264,14 +278,22 @@ class PackedPositions:
     shift: Array | None
 
     @classmethod
-    def of(cls, xp: Ops, queries: int, of_queries: Array, of_keys: Array | None) -> PackedPositions:
+    def of(
+        cls,
+        xp: Ops,
+        queries: int,
+        of_queries: Array,
+        of_keys: Array | None,
+        shard: QueryPositions | None = None,
+    ) -> PackedPositions:
         """Return the positions of `queries` from offsets (count + 1,).
 
-        of_keys: offsets of the keys, None if they are `of_queries`.
+        of_keys: offsets of the keys, None if they are `of_queries`. shard: see `MaskContext`.
         """
         count = xp.shape(of_queries)[0] - 1
         of_queries = xp.clip(of_queries, 0, queries)
         index = xp.cumsum(xp.count(of_queries[1:], queries + 1))[:queries]
+        index = index if shard is None else xp.take(index, shard.at)
         inside = index < count
         index = xp.minimum(index, max(count - 1, 0))
         first_query, after = xp.take(of_queries[:-1], index), xp.take(of_queries[1:], index)

@@ -5,7 +5,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, cast
 
 from anyscore.ops import Array, Ops
 
@@ -69,6 +70,21 @@ class LoweredMask:
     def _has_rows(self) -> bool:
         return self.mask is not None and self._xp.shape(self.mask)[-2] != 1
 
+    def count_attended(self) -> Array:
+        """Return the number of keys that each query attends, (..., {1, T_q}), in the index dtype.
+
+        There must be a mask. Time and memory are O(T_q + T_k), unless `mask` has a row for each
+        query.
+        """
+        xp, keys = self._xp, self._keys
+        if self._has_rows or not self.per_query:
+            return xp.sum(xp.astype(self.boolean, xp.index_dtype()), axis=-1)
+        start, stop = self._bounds()
+        if self.mask is None:
+            return stop - start
+        before = self._attended_before(keys)
+        return before(stop) - before(start)
+
     @property
     def attending_attended(self) -> tuple[Array, Array]:
         """Return the queries that attend a key, (..., {1, T_q}), and the attended keys, (..., T_k).
@@ -86,22 +102,31 @@ class LoweredMask:
             if keys == 0:
                 mask = xp.broadcast_to(mask, (*xp.shape(mask)[:-1], 0))
             return xp.any(mask, axis=-1), xp.any(mask, axis=-2)
-        one: Any = self.stop if self.start is None else self.start
-        stop = one * 0 + keys if self.stop is None else self.stop
-        start = xp.minimum(one * 0 if self.start is None else one, stop)
-        stop = xp.maximum(start, stop)  # of one shape
+        start, stop = self._bounds()
         opened, closed = xp.count(start, keys + 1), xp.count(stop, keys + 1)
         covered = (xp.cumsum(opened - closed) > 0)[..., :keys]
         if self.mask is None:
             return stop > start, covered
-        of_keys = self.mask[..., 0, :]
-        of_keys = xp.broadcast_to(of_keys, (*xp.shape(of_keys)[:-1], keys))
-        until = xp.cumsum(of_keys)
+        before = self._attended_before(keys)
+        return before(stop) > before(start), xp.logical_and(covered, self._row(keys))
 
-        def before(j: Array) -> Array:
-            return xp.where(j > 0, xp.take(until, xp.maximum(j - 1, 0)), j * 0)
+    def _bounds(self) -> tuple[Array, Array]:
+        """Return start ≤ stop of one shape; at least one of the bounds is given."""
+        xp, keys = self._xp, self._keys
+        one: Any = self.stop if self.start is None else self.start
+        stop = one * 0 + keys if self.stop is None else self.stop
+        start = xp.minimum(one * 0 if self.start is None else one, stop)
+        return start, xp.maximum(start, stop)
 
-        return before(stop) > before(start), xp.logical_and(covered, of_keys)
+    def _row(self, keys: int) -> Array:
+        """Return the one row (..., T_k) of the boolean array."""
+        of_keys = cast(Any, self.mask)[..., 0, :]
+        return self._xp.broadcast_to(of_keys, (*self._xp.shape(of_keys)[:-1], keys))
+
+    def _attended_before(self, keys: int) -> Callable[[Array], Array]:
+        """Return a function of positions j: the number of keys before j in the boolean row."""
+        xp, until = self._xp, self._xp.cumsum(self._row(keys))
+        return lambda j: xp.where(j > 0, xp.take(until, xp.maximum(j - 1, 0)), j * 0)
 
 
 def zero_unread(

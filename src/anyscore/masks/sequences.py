@@ -80,7 +80,7 @@ class Sequences(Mask):
         """Return the call with the packed positions of its queries."""
         if call.packed is not None:
             raise ValueError("two masks are Sequences: intersect their offsets, or leave one out.")
-        offsets = {"cu_seqlens_q": (self.cu_seqlens_q, call.queries, "queries")}
+        offsets = {"cu_seqlens_q": (self.cu_seqlens_q, call.all_queries, "queries")}
         offsets["cu_seqlens_k"] = self.cu_seqlens_k, call.keys, "keys"
         if self.cu_seqlens_k is None:
             offsets["cu_seqlens_k"] = self.cu_seqlens_q, call.keys, "keys"
@@ -98,7 +98,9 @@ class Sequences(Mask):
                 )
             found[name] = array
         keys = None if self.cu_seqlens_k is None else found["cu_seqlens_k"]
-        packed = PackedPositions.of(call.xp, call.queries, found["cu_seqlens_q"], keys)
+        packed = PackedPositions.of(
+            call.xp, call.all_queries, found["cu_seqlens_q"], keys, call.shard
+        )
         return replace(call, packed=packed)
 
     def lower(self, call: MaskContext) -> LoweredMask:

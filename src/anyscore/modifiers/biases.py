@@ -86,6 +86,15 @@ class Bias:
         """
         raise NotImplementedError
 
+    def from_query(self, start: Any, queries: int, keys: int) -> Any:
+        """Return the bias for later queries of a call of these sizes, from query `start` on."""
+        check_aligned(self, queries, keys)
+        if self.align == "end":
+            start = start + (keys - queries)
+        return replace(
+            self, align=None, offset=start if self.offset is None else start + self.offset
+        )  # type: ignore[type-var]
+
     def lower(self, xp: Ops, query: Array, sizes: Sizes) -> Array:
         """Return one number for each diagonal, (..., 1, max(T_q + T_k − 1, 1))."""
         queries, keys = sizes.queries, sizes.keys

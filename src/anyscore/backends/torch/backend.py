@@ -27,6 +27,8 @@ from anyscore.call.backend import (
     Implementation,
     Result,
 )
+from anyscore.call.operands import Results
+from anyscore.call.shards import Exchange, Part, Scheme, Sharded
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
 from anyscore.ops import load
@@ -71,6 +73,16 @@ class Torch(Backend):
 
     def sparse(self, scores: Tensor, power: int) -> Tensor:
         return sparse_weights(scores, power)
+
+    def exchange(self, over: Any) -> Exchange:
+        from anyscore.backends.torch.exchange import exchange_of
+
+        return exchange_of(over)
+
+    def attend_sharded(self, part: Part, sharded: Sharded, scheme: Scheme, fused: bool) -> Results:
+        from anyscore.backends.torch.sharded import attend
+
+        return attend(part, sharded, scheme, fused)
 
     def pack_keys(self, f: Factors) -> Tensor | None:
         return core.pack_keys(f)

@@ -1,0 +1,399 @@
+"""Attention to keys on several ranks.
+
+    ring    each rank has its own queries; keys and values pass from rank to rank
+    stay    each rank has all queries and its own keys; sums over the ranks join the results
+
+Partial results of the softmax are joined by their row statistics (m, l), see
+`normalizers.softmax`:
+
+    M = max(m, m')    w = e^(m − M + l)    w' = e^(m' − M + l')
+    output = (w · output + w' · output') / (w + w')    L = log(w + w')
+
+A query without keys so far has w = 0. The backward of a block takes output and statistics of the
+whole. P = e^(s − M − L) is then the block's share, and no forward runs again.
+
+Source of the ring: Liu et al. 2023, Ring Attention with Blockwise Transformers for Near-Infinite
+Context. Arrays here have no derivatives: `backends.torch.sharded` makes the functions
+differentiable.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, Protocol
+
+from anyscore.call.operands import Operands, Results, Settings
+from anyscore.call.shards import Chunk, Exchange, Integer, Part, Scheme, Sharded, columns
+from anyscore.modifiers.normalizers import stats_of
+from anyscore.ops import Array, Ops
+
+
+class Kernels(Protocol):
+    """The kernels of one framework, and the operations on arrays that `Ops` lacks."""
+
+    def forward(self, x: Operands, s: Settings) -> Results:
+        """Return the results of a block, in the dtype of sums."""
+
+    def backward(self, x: Operands, s: Settings, results: Results, upstream: Results) -> Operands:
+        """Return the gradients of a block's factors, from results of the whole."""
+
+    def zeros(self, shape: tuple[int, ...], x: Operands) -> Array:
+        """Return zeros of the dtype of sums over x, on its device."""
+
+    def add_columns(self, to: Array, start: Integer, x: Array) -> Array:
+        """Return `to` with x added to to[..., start : start + n]."""
+
+
+class Gradients(NamedTuple):
+    """Gradients of a part, in the dtype of sums.
+
+    x: of its operands. Gradients of keys are complete, others are this rank's share. biases: of
+    `Part.biases`.
+    """
+
+    x: Operands
+    biases: tuple[Array | None, ...]
+
+
+_TOKENS = {"b": -2, "key_bias": -1, "value": -2}
+"""The operands of keys, and their axes of tokens."""
+
+
+def forward_ring(xp: Ops, kernels: Kernels, part: Part, sharded: Sharded) -> Results:
+    """Return output and statistics of this rank's queries; keys pass from rank to rank."""
+    block = _of_keys(part.x)
+    found: list[Results | None] = [None] * len(part.chunks)
+    for step in range(sharded.exchange.ranks):
+        coming = _pass_block(block, sharded, step)
+        _forward_block(xp, kernels, part, block, _chunks_in(xp, sharded, step), found)
+        block = coming()
+    return _all_queries(xp, kernels, part, found)
+
+
+def forward_stay(xp: Ops, kernels: Kernels, part: Part, sharded: Sharded) -> Results:
+    """Return output and statistics of all queries; keys stay with their rank."""
+    found: list[Results | None] = [None] * len(part.chunks)
+    block = _of_keys(part.x)
+    _forward_block(xp, kernels, part, block, _chunks_in(xp, sharded, 0), found)
+    output, stats, _ = _all_queries(xp, kernels, part, found)
+    if part.s.normalizer:
+        output = None if output is None else sharded.exchange.sum([output])[0]
+        return Results(output, sharded.exchange.max(stats))
+    most = sharded.exchange.max(stats[..., 0, :])
+    safe = xp.where(most == -math.inf, 0.0, most)
+    share = xp.exp(stats[..., 0, :] - safe + stats[..., 1, :])
+    if output is None:
+        (total,) = sharded.exchange.sum([share])
+    else:
+        total, output = sharded.exchange.sum([share, share[..., None] * output])
+    total = xp.where(total == 0, 1.0, total)
+    if output is not None:
+        output = output / total[..., None]
+    return Results(output, stats_of(xp, most, xp.log(total)))
+
+
+def backward_ring(
+    xp: Ops, kernels: Kernels, part: Part, sharded: Sharded, results: Results, upstream: Results
+) -> Gradients:
+    """Return gradients of this rank's part; keys travel once more, and their gradients follow."""
+    block, sums = _of_keys(part.x), _zeros_of(xp, kernels, part)
+    back: Callable[[], dict[str, Array]] | None = None
+    for step in range(sharded.exchange.ranks):
+        coming = _pass_block(block, sharded, step)
+        chunks = _chunks_in(xp, sharded, step)
+        d_block = _backward_block(xp, kernels, part, block, chunks, results, upstream, sums)
+        if back is not None:
+            so_far = back()
+            d_block = {name: so_far[name] + d for name, d in d_block.items()}
+        back = _pass_on(d_block, sharded, step)
+        block = coming()
+    assert back is not None  # every group has a rank
+    return _gradients(xp, sums, back())
+
+
+def backward_stay(
+    xp: Ops, kernels: Kernels, part: Part, sharded: Sharded, results: Results, upstream: Results
+) -> Gradients:
+    """Return gradients of all queries, and of this rank's keys, without an exchange."""
+    block, sums = _of_keys(part.x), _zeros_of(xp, kernels, part)
+    chunks = _chunks_in(xp, sharded, 0)
+    d_block = _backward_block(xp, kernels, part, block, chunks, results, upstream, sums)
+    return _gradients(xp, sums, d_block)
+
+
+def join(xp: Ops, s: Settings, one: Results, other: Results) -> Results:
+    """Return the results over the keys of both."""
+    if s.normalizer:  # a sum of sigmoids
+        output = None if one.output is None else one.output + other.output
+        return Results(output, xp.maximum(one.stats, other.stats))  # −∞ or 0 without keys
+    most = xp.maximum(one.stats[..., 0, :], other.stats[..., 0, :])
+    safe = xp.where(most == -math.inf, 0.0, most)
+    w_one, w_other = (xp.exp(y.stats[..., 0, :] - safe + y.stats[..., 1, :]) for y in (one, other))
+    total = w_one + w_other
+    total = xp.where(total == 0, 1.0, total)
+    output = None
+    if one.output is not None:
+        w_one, w_other = (w_one / total)[..., None], (w_other / total)[..., None]
+        output = w_one * one.output + w_other * other.output
+    return Results(output, stats_of(xp, most, xp.log(total)))
+
+
+def forward(
+    xp: Ops, kernels: Kernels, part: Part, sharded: Sharded, scheme: Scheme
+) -> tuple[Results, Results]:
+    """Return the results of this rank's queries, and the results for `backward`."""
+    if scheme == "ring":
+        found = forward_ring(xp, kernels, part, sharded)
+    elif scheme == "stay":
+        found = forward_stay(xp, kernels, part, sharded)
+    else:
+        found = forward_stay(xp, kernels, gathered(xp, part, sharded), sharded)
+        return _own_rows(found, sharded), found
+    return found, found
+
+
+def backward(
+    xp: Ops,
+    kernels: Kernels,
+    part: Part,
+    sharded: Sharded,
+    scheme: Scheme,
+    results: Results,
+    upstream: Results,
+) -> Gradients:
+    """Return the gradients of this rank's part; results: the second of `forward`."""
+    if scheme == "ring":
+        return backward_ring(xp, kernels, part, sharded, results, upstream)
+    if scheme == "stay":
+        return backward_stay(xp, kernels, part, sharded, results, upstream)
+    counts = _query_counts(sharded)
+    output, stats, _ = upstream
+    upstream = Results(
+        None if output is None else sharded.exchange.gather(output, -2, counts),
+        None if stats is None else sharded.exchange.gather(stats, -1, counts),
+    )
+    whole = gathered(xp, part, sharded)
+    found = backward_stay(xp, kernels, whole, sharded, results, upstream)
+    (a,) = sharded.exchange.sum([found.x.a])
+    rows = _own_slice(sharded)
+    return Gradients(found.x._replace(a=a[..., rows, :]), part.biases)
+
+
+def gathered(xp: Ops, part: Part, sharded: Sharded) -> Part:
+    """Return a part with the queries of all ranks. It has no biases."""
+    counts, x = _query_counts(sharded), part.x
+
+    def gather(y: Array | None, axis: int) -> Array | None:
+        if y is None or xp.shape(y)[axis] == 1 != xp.shape(x.a)[-2]:
+            return y
+        return sharded.exchange.gather(y, axis, counts)
+
+    assert sharded.queries is not None
+    chunks, at = [], 0
+    for starts, lengths in zip(*sharded.queries, strict=True):
+        for start, length in zip(starts, lengths, strict=True):
+            chunks.append(Chunk(at, length, start))
+            at += length
+    x = x._replace(
+        a=gather(x.a, -2),
+        start=gather(x.start, -1),
+        stop=gather(x.stop, -1),
+        mask=gather(x.mask, -2),
+    )
+    return Part(x, part.s, chunks, (None,) * len(chunks))
+
+
+def _query_counts(sharded: Sharded) -> list[int]:
+    assert sharded.queries is not None
+    return [sharded.queries.count(rank) for rank in range(sharded.exchange.ranks)]
+
+
+def _own_slice(sharded: Sharded) -> slice:
+    """Return the rows of this rank among the queries of all ranks."""
+    counts, rank = _query_counts(sharded), sharded.exchange.rank
+    return slice(sum(counts[:rank]), sum(counts[: rank + 1]))
+
+
+def _own_rows(results: Results, sharded: Sharded) -> Results:
+    rows = _own_slice(sharded)
+    output, stats, _ = results
+    return Results(None if output is None else output[..., rows, :], stats[..., rows])
+
+
+# One block: the keys of one rank
+
+
+def _forward_block(
+    xp: Ops,
+    kernels: Kernels,
+    part: Part,
+    block: dict[str, Array],
+    chunks: list[Chunk],
+    found: list[Results | None],
+) -> None:
+    """Join the results over the keys of a block into `found`, one for each chunk of queries."""
+    for i, _, _, met in _meetings(xp, part, block, chunks):
+        one, so_far = kernels.forward(met, part.s), found[i]
+        found[i] = one if so_far is None else join(xp, part.s, so_far, one)
+
+
+class _Sums:
+    """Gradients while they are summed: of each chunk's queries, of the weight, of biases."""
+
+    def __init__(self, a: list[Array], weight: Array | None, biases: list[Array | None]) -> None:
+        self.a, self.weight, self.biases = a, weight, biases
+
+
+def _zeros_of(xp: Ops, kernels: Kernels, part: Part) -> _Sums:
+    x = part.x
+
+    def zeros(y: Array | None) -> Array | None:
+        return None if y is None else kernels.zeros(xp.shape(y), x)
+
+    a = [kernels.zeros((*xp.shape(x.a)[:-2], q.length, xp.shape(x.a)[-1]), x) for q in part.chunks]
+    return _Sums(a, zeros(x.weight), [zeros(y) for y in part.biases])
+
+
+def _backward_block(
+    xp: Ops,
+    kernels: Kernels,
+    part: Part,
+    block: dict[str, Array],
+    chunks: list[Chunk],
+    results: Results,
+    upstream: Results,
+    sums: _Sums,
+) -> dict[str, Array]:
+    """Add the gradients of queries, weight and biases to `sums`; return those of the keys."""
+    pieces = [
+        {name: kernels.zeros(xp.shape(y), part.x) for name, y in _rows(block, keys).items()}
+        for keys in chunks
+    ]
+    for i, k, keys, met in _meetings(xp, part, block, chunks):
+        rows = part.chunks[i]
+        of_block = _of_queries(results, rows), _of_queries(upstream, rows)
+        got = kernels.backward(met, part.s, *of_block)
+        wide = {n: xp.astype(d, xp.dtype(results.stats)) for n, d in got.present().items()}
+        sums.a[i] = sums.a[i] + wide["a"]
+        if sums.weight is not None:
+            sums.weight = sums.weight + wide["weight"]
+        if (bias := sums.biases[i]) is not None:
+            sums.biases[i] = kernels.add_columns(bias, keys.start, wide["bias"])
+        pieces[k] = {name: d + wide[name] for name, d in pieces[k].items()}
+    if not chunks:
+        return {name: kernels.zeros(xp.shape(y), part.x) for name, y in block.items()}
+    return {name: _joined(xp, [p[name] for p in pieces], _TOKENS[name]) for name in block}
+
+
+def _gradients(xp: Ops, sums: _Sums, of_keys: dict[str, Array]) -> Gradients:
+    a = _joined(xp, sums.a, -2)
+    return Gradients(Operands(a=a, weight=sums.weight, **of_keys), tuple(sums.biases))
+
+
+def _meetings(
+    xp: Ops, part: Part, block: dict[str, Array], chunks: list[Chunk]
+) -> Iterator[tuple[int, int, Chunk, Operands]]:
+    """Yield (chunk of queries, chunk of keys, the latter, operands) of each pair with tokens."""
+    for k, keys in enumerate(chunks):
+        for i, queries in enumerate(part.chunks):
+            if keys.length and queries.length:
+                yield i, k, keys, _meet(xp, part, i, block, keys)
+
+
+def _meet(xp: Ops, part: Part, i: int, block: dict[str, Array], keys: Chunk) -> Operands:
+    """Return the operands of chunk i of the queries and a chunk of keys."""
+    x, bias, queries = part.x, part.biases[i], part.chunks[i]
+    rows = slice(queries.at, queries.at + queries.length)
+
+    def bound(y: Array | None) -> Array | None:
+        if y is None:
+            return None
+        y = y if xp.shape(y)[-1] == 1 else y[..., rows]
+        return xp.minimum(xp.maximum(y - keys.start, 0), keys.length)
+
+    mask = x.mask
+    if mask is not None:
+        mask = mask if xp.shape(mask)[-2] == 1 else mask[..., rows, :]
+        mask = mask if xp.shape(mask)[-1] == 1 else columns(xp, mask, keys.start, keys.length)
+    if bias is not None:
+        more = queries.length - 1 if part.s.bias_is_diagonal else 0
+        bias = columns(xp, bias, keys.start, keys.length + more)
+    start, stop, of_keys = bound(x.start), bound(x.stop), _rows(block, keys)
+    return x._replace(a=x.a[..., rows, :], bias=bias, start=start, stop=stop, mask=mask, **of_keys)
+
+
+def _of_keys(x: Operands) -> dict[str, Array]:
+    """Return the operands of keys that are not None, by name."""
+    return {name: y for name in _TOKENS if (y := getattr(x, name)) is not None}
+
+
+def _rows(block: dict[str, Array], keys: Chunk) -> dict[str, Array]:
+    """Return a chunk of a block of keys."""
+    rows = slice(keys.at, keys.at + keys.length)
+    return {
+        name: y[..., rows] if _TOKENS[name] == -1 else y[..., rows, :] for name, y in block.items()
+    }
+
+
+def _of_queries(results: Results, queries: Chunk) -> Results:
+    """Return results, or their gradients, of a chunk of queries."""
+    rows = slice(queries.at, queries.at + queries.length)
+    output, stats, _ = results
+    output = None if output is None else output[..., rows, :]
+    return Results(output, None if stats is None else stats[..., rows])
+
+
+def _all_queries(xp: Ops, kernels: Kernels, part: Part, found: list[Results | None]) -> Results:
+    """Return the results of all chunks of queries as one."""
+    each = [
+        _without_keys(xp, kernels, part, chunk) if one is None else one
+        for one, chunk in zip(found, part.chunks, strict=True)
+    ]
+    output = None if part.x.value is None else _joined(xp, [y.output for y in each], -2)
+    return Results(output, _joined(xp, [y.stats for y in each], -1))
+
+
+def _without_keys(xp: Ops, kernels: Kernels, part: Part, queries: Chunk) -> Results:
+    """Return the results of queries without keys: the output is zero, the log-sum-exp −∞."""
+    x, rows = part.x, (*part.s.lead, queries.length)
+    zeros = kernels.zeros(rows, x)
+    output = None if x.value is None else kernels.zeros((*rows, xp.shape(x.value)[-1]), x)
+    return Results(output, stats_of(xp, zeros - math.inf, zeros))
+
+
+def _joined(xp: Ops, xs: list[Array], axis: int) -> Array:
+    return xs[0] if len(xs) == 1 else xp.concat(xs, axis)
+
+
+# The ring
+
+
+def _source(exchange: Exchange, step: int) -> Integer:
+    """Return the rank whose keys this rank has in a step."""
+    return (exchange.rank - step) % exchange.ranks
+
+
+def _chunks_in(xp: Ops, sharded: Sharded, step: int) -> list[Chunk]:
+    """Return the chunks of the keys that this rank has in a step."""
+    return sharded.keys.chunks(xp, _source(sharded.exchange, step))
+
+
+def _pass_block(
+    block: dict[str, Array], sharded: Sharded, step: int
+) -> Callable[[], dict[str, Array]]:
+    """Begin to pass keys on; the last step passes none."""
+    if step + 1 == sharded.exchange.ranks:
+        return lambda: block
+    return _pass_on(block, sharded, step)
+
+
+def _pass_on(
+    block: dict[str, Array], sharded: Sharded, step: int
+) -> Callable[[], dict[str, Array]]:
+    """Begin to pass arrays of a step's keys on; return a function that gives the next ones."""
+    exchange = sharded.exchange
+    tokens = [_TOKENS[name] for name in block]
+    count = sharded.keys.count(_source(exchange, step + 1))
+    coming = exchange.pass_on(list(block.values()), tokens, count)
+    return lambda: dict(zip(block, coming(), strict=True))

@@ -1,0 +1,276 @@
+"""The exchange of tensors between the processes of a group, by `torch.distributed`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from hashlib import blake2b
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from anyscore.ops.checks import brief
+from anyscore.score.base import Projection
+
+
+class ProcessExchange:
+    """An `Exchange` of a process group.
+
+    rank: the number of this process in the group. ranks: the number of processes.
+    """
+
+    def __init__(self, over: dist.ProcessGroup) -> None:
+        self.group = over
+        self.rank = dist.get_rank(self.group)
+        self.ranks = dist.get_world_size(self.group)
+        has_cpu = "cpu" in dist.get_backend_config(self.group)
+        self._device = torch.device("cpu" if has_cpu else "cuda")
+
+    def pass_on(
+        self, arrays: list[Tensor], tokens: list[int], count: int
+    ) -> Callable[[], list[Tensor]]:
+        """Begin to send tensors to the next rank; see `Exchange.pass_on`."""
+        if self.ranks == 1:
+            return lambda: arrays
+        shapes = []
+        for x, axis in zip(arrays, tokens, strict=True):
+            shape = list(x.shape)
+            shape[axis] = count
+            shapes.append(shape)
+        dtypes = [x.dtype for x in arrays]
+        sent = _packed(arrays)
+        size = _size(shapes, dtypes)
+        got = torch.empty(size, dtype=torch.uint8, device=sent.device)
+        peers = (self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks
+        works = dist.batch_isend_irecv(
+            [
+                dist.P2POp(dist.isend, sent, group=self.group, group_peer=peers[0]),
+                dist.P2POp(dist.irecv, got, group=self.group, group_peer=peers[1]),
+            ]
+        )
+
+        def wait() -> list[Tensor]:
+            for work in works:
+                work.wait()
+            return _unpacked(got, shapes, dtypes)
+
+        return wait
+
+    def agree(self, facts: dict[str, str], error: Exception | None) -> None:
+        """Check that all ranks call this with the same facts, and that no rank has an error."""
+        if self.ranks == 1 or torch.compiler.is_compiling():
+            return
+        text = f"{error}" if error is not None else repr(sorted(facts.items()))
+        digest = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
+        own = torch.tensor([digest, int(error is not None)], device=self._device)
+        all_ranks = [torch.empty_like(own) for _ in range(self.ranks)]
+        dist.all_gather(all_ranks, own, group=self.group)
+        codes = torch.stack(all_ranks).tolist()
+        if all(code == codes[0] and not code[1] for code in codes):
+            return
+        found: list[Any] = [None] * self.ranks
+        dist.all_gather_object(found, (facts, None if error is None else text), group=self.group)
+        if error is None:
+            raise ValueError(_difference(found))
+
+    def first(self, x: Tensor) -> Tensor:
+        """Return the tensor of rank 0."""
+        if self.ranks > 1:
+            dist.broadcast(x, group=self.group, group_src=0)
+        return x
+
+    def sum(self, arrays: list[Tensor]) -> list[Tensor]:
+        """Return the sums of each tensor, all of one dtype, over the ranks."""
+        both = torch.cat([x.reshape(-1) for x in arrays])
+        if self.ranks > 1:
+            dist.all_reduce(both, group=self.group)
+        parts = torch.split(both, [x.numel() for x in arrays])
+        return [y.view(x.shape) for x, y in zip(arrays, parts, strict=True)]
+
+    def max(self, x: Tensor) -> Tensor:
+        """Return the maxima of x over the ranks."""
+        x = x.clone(memory_format=torch.contiguous_format)
+        if self.ranks > 1:
+            dist.all_reduce(x, dist.ReduceOp.MAX, group=self.group)
+        return x
+
+    def shared(self, tree: Any) -> Any:
+        """Return tensors whose gradients are summed over the ranks; see `Exchange.shared`."""
+        if self.ranks == 1 or tree is None:
+            return tree
+        if isinstance(tree, Tensor):
+            return _Shared.apply(self, tree)[0]  # type: ignore[no-untyped-call]
+        if not hasattr(tree, "tensors"):
+            return tree
+        found = tree.map(self.shared)
+        projections = tree.projections() if hasattr(tree, "projections") else {}
+        if not projections:
+            return found
+        calls = {name: self._shared_projection(x) for name, x in projections.items()}
+        return replace(found, **calls)
+
+    def _shared_projection(self, x: Projection) -> Projection:
+        """Return a projection by a module, with shared parameters."""
+        module = x.call
+        if not isinstance(module, nn.Module):
+            if any(y.requires_grad for y in x.tensors):
+                raise NotImplementedError(
+                    "a projection across ranks must be a module or a matrix: its gradients are "
+                    "summed over the ranks."
+                )
+            return x
+        names = [name for name, _ in module.named_parameters()]
+
+        def call(y: Tensor) -> Tensor:
+            parameters = _Shared.apply(self, *(module.get_parameter(n) for n in names))  # type: ignore[no-untyped-call]
+            found: Tensor = torch.func.functional_call(
+                module, dict(zip(names, parameters, strict=True)), (y,)
+            )
+            return found
+
+        return Projection(call, x.shape, x.dtype, x.tensors)
+
+    def once(self, x: Tensor) -> Tensor:
+        """Return x with a gradient divided by the number of ranks; see `Exchange.once`."""
+        found: Tensor = _Once.apply(x, self.ranks)  # type: ignore[no-untyped-call]
+        return found
+
+    def gather_differentiably(self, x: Tensor, axis: int, counts: list[int]) -> Tensor:
+        """Return the tensors of all ranks; see `Exchange.gather_differentiably`."""
+        found: Tensor = _Gather.apply(self, x, axis, counts)  # type: ignore[no-untyped-call]
+        return found
+
+    def gather(self, x: Tensor, axis: int, counts: list[int]) -> Tensor:
+        """Return the tensors of all ranks, one after the other along an axis."""
+        x = x.movedim(axis, 0).contiguous()
+        most = max(counts)
+        padded = x.new_zeros((most, *x.shape[1:]))
+        padded[: len(x)] = x
+        found = [torch.empty_like(padded) for _ in counts]
+        if self.ranks > 1:
+            dist.all_gather(found, padded, group=self.group)
+        else:
+            found = [padded]
+        whole = torch.cat([y[:n] for y, n in zip(found, counts, strict=True)])
+        return whole.movedim(0, axis)
+
+
+class _Shared(torch.autograd.Function):
+    """Returns tensors; sums their gradients over the ranks, one dtype at a time."""
+
+    @staticmethod
+    def forward(ctx: Any, exchange: ProcessExchange, *xs: Tensor) -> tuple[Tensor, ...]:
+        ctx.exchange = exchange
+        return tuple(x.view_as(x) for x in xs)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *ds: Tensor) -> tuple[Tensor | None, ...]:
+        found: list[Any] = list(ds)
+        for dtype in sorted({d.dtype for d in ds}, key=str):
+            places = [i for i, d in enumerate(ds) if d.dtype == dtype]
+            for i, total in zip(places, ctx.exchange.sum([ds[i] for i in places]), strict=True):
+                found[i] = total
+        return None, *found
+
+
+class _Once(torch.autograd.Function):
+    """Returns a tensor; divides its gradient by the number of ranks."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, ranks: int) -> Tensor:
+        ctx.ranks = ranks
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, d: Tensor) -> tuple[Tensor, None]:
+        return d / ctx.ranks, None
+
+
+class _Gather(torch.autograd.Function):
+    """Gathers tensors of all ranks; a gradient is the sum of the gradients on all ranks."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, exchange: ProcessExchange, x: Tensor, axis: int, counts: list[int]
+    ) -> Tensor:
+        ctx.exchange, ctx.axis, ctx.counts = exchange, axis, counts
+        return exchange.gather(x, axis, counts)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d: Tensor) -> tuple[None, Tensor, None, None]:
+        (total,) = ctx.exchange.sum([d])
+        rank = ctx.exchange.rank
+        return None, total.narrow(ctx.axis, sum(ctx.counts[:rank]), ctx.counts[rank]), None, None
+
+
+def exchange_of(over: Any) -> ProcessExchange:
+    """Return the exchange of a mesh of one dimension, or of a process group.
+
+    Raises:
+        TypeError: `over` is neither.
+        ValueError: the mesh has more dimensions.
+    """
+    if isinstance(over, dist.ProcessGroup):
+        return ProcessExchange(over)
+    if not hasattr(over, "get_group"):
+        raise TypeError(
+            f"a layout is over {brief(over)}, expected a DeviceMesh of one dimension, such as "
+            'mesh["cp"], or a process group.'
+        )
+    if over.ndim != 1:
+        raise ValueError(
+            f"a layout is over a mesh of the dimensions {over.mesh_dim_names}, expected one: "
+            'choose it, as in mesh["cp"].'
+        )
+    return ProcessExchange(over.get_group())
+
+
+def _difference(found: list[tuple[dict[str, str], str | None]]) -> str:
+    """Return a sentence about the first difference between facts of ranks."""
+    for rank, (_, error) in enumerate(found):
+        if error is not None:
+            return f"rank {rank} of {len(found)} refuses the call, and so does this rank: {error}"
+    facts = [facts for facts, _ in found]
+    for name, expected in facts[0].items():
+        for rank, other in enumerate(facts):
+            if other.get(name) != expected:
+                return (
+                    f"{name} differs between ranks: {expected} on rank 0, and {other.get(name)} on "
+                    f"rank {rank}. Every rank needs the same call."
+                )
+    return "the ranks disagree about the call"
+
+
+def _order(dtypes: list[torch.dtype]) -> list[int]:
+    """Return the order of tensors in a buffer: wide entries first, so that all are aligned."""
+    return sorted(range(len(dtypes)), key=lambda i: -dtypes[i].itemsize)
+
+
+def _size(shapes: list[list[int]], dtypes: list[torch.dtype]) -> int:
+    """Return the bytes of a buffer; at least one, for a message needs a byte."""
+    pairs = zip(shapes, dtypes, strict=True)
+    return max(1, sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in pairs))
+
+
+def _packed(arrays: list[Tensor]) -> Tensor:
+    """Return the bytes of tensors in one buffer."""
+    order = _order([x.dtype for x in arrays])
+    each = [arrays[i].contiguous().view(-1).view(torch.uint8) for i in order]
+    packed = torch.cat(each) if len(each) > 1 else each[0]
+    return packed if packed.numel() else packed.new_zeros(1)
+
+
+def _unpacked(buffer: Tensor, shapes: list[list[int]], dtypes: list[torch.dtype]) -> list[Tensor]:
+    """Return the tensors in a buffer of `_packed`, as views."""
+    found: list[Any] = [None] * len(shapes)
+    at = 0
+    for i in _order(dtypes):
+        size = torch.Size(shapes[i]).numel() * dtypes[i].itemsize
+        found[i] = buffer[at : at + size].view(dtypes[i]).view(shapes[i])
+        at += size
+    return found

@@ -1,0 +1,209 @@
+"""Layouts: which tokens of a long sequence each rank has.
+
+Contiguous    [0 0 0 0 1 1 1 1 2 2 2 2 3 3 3 3]
+Zigzag        [0 0 1 1 2 2 3 3 3 3 2 2 1 1 0 0]      equal work under a causal mask
+Uneven        [0 0 0 1 1 1 1 1 1 1 2 2 2 2 3 3]      pieces of any lengths
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from anyscore import backends
+from anyscore.call.shards import Exchange, Shards
+from anyscore.ops import Array, framework, load
+from anyscore.ops.checks import brief
+
+
+@dataclass(frozen=True, eq=False)
+class Layout:
+    """Base class of layouts.
+
+    Attributes:
+        over: a `DeviceMesh` of one dimension or a process group of PyTorch.
+        tokens: the number of tokens of the whole sequence. By default None: every rank has as
+            many as this one.
+    """
+
+    over: Any
+    tokens: int | None = None
+
+    def __post_init__(self) -> None:
+        if self.tokens is None:
+            return
+        if isinstance(self.tokens, bool) or not isinstance(self.tokens, int) or self.tokens < 0:
+            raise ValueError(f"tokens must be an integer ≥ 0 or None, got {brief(self.tokens)}.")
+
+    def shard(self, x: Array, dim: int = -2) -> Array:
+        """Return this rank's tokens of the whole sequence.
+
+        Args:
+            x: the whole sequence, the same on every rank.
+            dim: the dimension of tokens. By default −2.
+
+        Returns:
+            The tokens of this rank, in the order of their positions.
+
+        Raises:
+            ValueError: x has another number of tokens than the layout.
+        """
+        xp, exchange = self._found(x)
+        tokens = xp.shape(x)[dim]
+        if self.tokens not in (None, tokens):
+            raise ValueError(f"x has {tokens} tokens, and the layout is of {self.tokens}.")
+        rank = exchange.rank
+        shards = self._shards(exchange.ranks, tokens)
+        last = xp.swapaxes(x, dim, -1) if dim != -1 else x
+        each = [last[..., c.start : c.start + c.length] for c in shards.chunks(xp, rank)]
+        found = each[0] if len(each) == 1 else xp.concat(each, -1)
+        return xp.swapaxes(found, dim, -1) if dim != -1 else found
+
+    def gather(self, x: Array, dim: int = -2) -> Array:
+        """Return the whole sequence, the same on every rank. All ranks call it.
+
+        Args:
+            x: this rank's tokens.
+            dim: the dimension of tokens. By default −2.
+
+        Returns:
+            The tokens of all ranks, in the order of their positions. The gradient of x is the sum
+            of what all ranks send back.
+
+        Raises:
+            ValueError: x has another number of tokens than the layout gives this rank.
+        """
+        xp, exchange = self._found(x)
+        shards = self.of_rank(exchange, xp.shape(x)[dim], "x")
+        counts = [shards.count(rank) for rank in range(exchange.ranks)]
+        whole = exchange.gather_differentiably(x, dim, counts)
+        order = [p for rank in range(exchange.ranks) for p in shards.numbers(rank)]
+        places = sorted(range(len(order)), key=order.__getitem__)
+        if places == list(range(len(order))):
+            return whole
+        return xp.index_select(whole, places, dim)
+
+    def positions(self, like: Array, dim: int = -2) -> Array:
+        """Return the positions (T,) of this rank's tokens in the whole sequence.
+
+        Args:
+            like: this rank's tokens, for their number, framework and device.
+            dim: the dimension of tokens. By default −2.
+        """
+        xp, exchange = self._found(like)
+        return self.of_rank(exchange, xp.shape(like)[dim], "like").positions(
+            xp, exchange.rank, like
+        )
+
+    def of_rank(self, exchange: Exchange, count: int, name: str) -> Shards:
+        """Return the shards of a sequence of which this rank has `count` tokens.
+
+        Raises:
+            ValueError: this rank has another number of tokens.
+        """
+        tokens = count * exchange.ranks if self.tokens is None else self.tokens
+        shards = self._shards(exchange.ranks, tokens)
+        expected = shards.count(exchange.rank)
+        if expected != count:
+            raise ValueError(
+                f"{name} has {count} tokens on rank {exchange.rank}, and the layout gives this "
+                f"rank {expected} of {shards.tokens} tokens: shard it by layout.shard(x, dim)."
+            )
+        return shards
+
+    def _found(self, x: Array) -> tuple[Any, Exchange]:
+        name = framework(x)
+        if name is None:
+            raise TypeError(f"x is {brief(x)}, expected a tensor.")
+        return load(name), backends.load(name).exchange(self.over)
+
+    def _shards(self, ranks: int, tokens: int) -> Shards:
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, eq=False)
+class Contiguous(Layout):
+    """Layout of pieces in the order of the ranks, as `Shard(dim)` of PyTorch's DTensor.
+
+        rank r has the tokens [r n, (r + 1) n),    n = ⌈tokens / ranks⌉
+
+    The last ranks have fewer tokens, or none, if the ranks do not divide them.
+
+    Args:
+        over: a `DeviceMesh` of one dimension, or a process group.
+        tokens: the number of tokens of the whole sequence. By default None: every rank has as
+            many as this one.
+
+    Raises:
+        TypeError, ValueError: `over` is no group of one dimension, or tokens no integer ≥ 0.
+    """
+
+    def _shards(self, ranks: int, tokens: int) -> Shards:
+        bounds = _bounds(tokens, ranks)
+        return Shards(
+            tuple((start,) for start, _ in bounds), tuple((stop - start,) for start, stop in bounds)
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Zigzag(Layout):
+    """Layout of two pieces for each rank, one from each end: equal work under a causal mask.
+
+        rank r has the pieces r and 2 ranks − 1 − r of 2 ranks pieces of ⌈tokens / (2 ranks)⌉
+
+    Args:
+        over: a `DeviceMesh` of one dimension, or a process group.
+        tokens: the number of tokens of the whole sequence. By default None: every rank has as
+            many as this one.
+
+    Raises:
+        TypeError, ValueError: `over` is no group of one dimension, or tokens no integer ≥ 0.
+
+    Source: Zhu 2024, ring-flash-attention; the same balance as in Brandon et al. 2023, Striped
+    Attention.
+    """
+
+    def _shards(self, ranks: int, tokens: int) -> Shards:
+        bounds = _bounds(tokens, 2 * ranks)
+        pairs = [(bounds[r], bounds[2 * ranks - 1 - r]) for r in range(ranks)]
+        return Shards(
+            tuple((one[0], other[0]) for one, other in pairs),
+            tuple((one[1] - one[0], other[1] - other[0]) for one, other in pairs),
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class Uneven(Layout):
+    """Layout of pieces of any lengths, in the order of the ranks.
+
+    Args:
+        over: a `DeviceMesh` of one dimension, or a process group.
+        lengths: the number of tokens of each rank, integers ≥ 0.
+
+    Raises:
+        TypeError, ValueError: `over` is no group of one dimension, or lengths are no integers ≥ 0.
+    """
+
+    lengths: tuple[int, ...] = ()
+
+    def __init__(self, over: Any, lengths: Any) -> None:
+        known = tuple(lengths)
+        for n in known:
+            if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+                raise ValueError(f"lengths must be integers ≥ 0, got {brief(n)}.")
+        for name, x in (("over", over), ("tokens", sum(known)), ("lengths", known)):
+            object.__setattr__(self, name, x)
+
+    def _shards(self, ranks: int, tokens: int) -> Shards:
+        if len(self.lengths) != ranks:
+            raise ValueError(
+                f"lengths has {len(self.lengths)} entries, expected one for each of {ranks} ranks."
+            )
+        starts = [sum(self.lengths[:r]) for r in range(ranks)]
+        return Shards(tuple((x,) for x in starts), tuple((n,) for n in self.lengths))
+
+
+def _bounds(tokens: int, pieces: int) -> list[tuple[int, int]]:
+    """Return the first and the last bound of each of some pieces of a sequence."""
+    n = -(-tokens // pieces)
+    return [(min(i * n, tokens), min((i + 1) * n, tokens)) for i in range(pieces)]
