@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from hashlib import blake2b
+from pathlib import Path
+from socket import gethostname
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
@@ -14,6 +20,10 @@ from torch.autograd.function import once_differentiable
 
 from anyscore.ops.checks import brief
 from anyscore.score.base import Projection
+
+_MOMENT = 0.1  # seconds
+_MOMENTS = 30
+"""How long to look for a rank that has ended: its connections close before its process ends."""
 
 
 class ProcessExchange:
@@ -45,19 +55,32 @@ class ProcessExchange:
         size = _size(shapes, dtypes)
         got = torch.empty(size, dtype=torch.uint8, device=sent.device)
         peers = (self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks
-        works = dist.batch_isend_irecv(
-            [
-                dist.P2POp(dist.isend, sent, group=self.group, group_peer=peers[0]),
-                dist.P2POp(dist.irecv, got, group=self.group, group_peer=peers[1]),
-            ]
-        )
+        messages = [
+            dist.P2POp(dist.isend, sent, group=self.group, group_peer=peers[0]),
+            dist.P2POp(dist.irecv, got, group=self.group, group_peer=peers[1]),
+        ]
+        with self._naming_lost_ranks():
+            works = dist.batch_isend_irecv(messages)
 
         def wait() -> list[Tensor]:
-            for work in works:
-                work.wait()
+            with self._naming_lost_ranks():
+                for work in works:
+                    work.wait()
             return _unpacked(got, shapes, dtypes)
 
         return wait
+
+    @contextmanager
+    def _naming_lost_ranks(self) -> Iterator[None]:
+        """Turn a failure of the exchange into a sentence that names the ranks that have ended."""
+        try:
+            yield
+        except RuntimeError as error:
+            sentence = _first_to_say(_lost(_PEERS.get(self.group, [])))
+            reason = " ".join(str(error).split())[:200]
+            raise RuntimeError(
+                f"{sentence}, so this rank, {self.rank}, cannot go on ({reason})."
+            ) from error
 
     def agree(self, facts: dict[str, str], error: Exception | None) -> None:
         """Check that all ranks call this with the same facts, and that no rank has an error."""
@@ -67,26 +90,35 @@ class ProcessExchange:
         digest = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
         own = torch.tensor([digest, int(error is not None)], device=self._device)
         all_ranks = [torch.empty_like(own) for _ in range(self.ranks)]
-        dist.all_gather(all_ranks, own, group=self.group)
+        with self._naming_lost_ranks():
+            if self.group not in _PEERS:
+                peers: list[Any] = [None] * self.ranks
+                dist.all_gather_object(peers, (gethostname(), os.getpid()), group=self.group)
+                _PEERS[self.group] = peers
+            dist.all_gather(all_ranks, own, group=self.group)
         codes = torch.stack(all_ranks).tolist()
         if all(code == codes[0] and not code[1] for code in codes):
             return
         found: list[Any] = [None] * self.ranks
-        dist.all_gather_object(found, (facts, None if error is None else text), group=self.group)
+        own_facts = facts, None if error is None else text
+        with self._naming_lost_ranks():
+            dist.all_gather_object(found, own_facts, group=self.group)
         if error is None:
             raise ValueError(_difference(found))
 
     def first(self, x: Tensor) -> Tensor:
         """Return the tensor of rank 0."""
         if self.ranks > 1:
-            dist.broadcast(x, group=self.group, group_src=0)
+            with self._naming_lost_ranks():
+                dist.broadcast(x, group=self.group, group_src=0)
         return x
 
     def sum(self, arrays: list[Tensor]) -> list[Tensor]:
         """Return the sums of each tensor, all of one dtype, over the ranks."""
         both = torch.cat([x.reshape(-1) for x in arrays])
         if self.ranks > 1:
-            dist.all_reduce(both, group=self.group)
+            with self._naming_lost_ranks():
+                dist.all_reduce(both, group=self.group)
         parts = torch.split(both, [x.numel() for x in arrays])
         return [y.view(x.shape) for x, y in zip(arrays, parts, strict=True)]
 
@@ -94,7 +126,8 @@ class ProcessExchange:
         """Return the maxima of x over the ranks."""
         x = x.clone(memory_format=torch.contiguous_format)
         if self.ranks > 1:
-            dist.all_reduce(x, dist.ReduceOp.MAX, group=self.group)
+            with self._naming_lost_ranks():
+                dist.all_reduce(x, dist.ReduceOp.MAX, group=self.group)
         return x
 
     def shared(self, tree: Any) -> Any:
@@ -151,11 +184,54 @@ class ProcessExchange:
         padded[: len(x)] = x
         found = [torch.empty_like(padded) for _ in counts]
         if self.ranks > 1:
-            dist.all_gather(found, padded, group=self.group)
+            with self._naming_lost_ranks():
+                dist.all_gather(found, padded, group=self.group)
         else:
             found = [padded]
         whole = torch.cat([y[:n] for y, n in zip(found, counts, strict=True)])
         return whole.movedim(0, axis)
+
+
+_PEERS: WeakKeyDictionary[dist.ProcessGroup, list[tuple[str, int]]] = WeakKeyDictionary()
+"""The host and the process of each rank of a group."""
+
+
+def _lost(peers: list[tuple[str, int]]) -> str:
+    """Return the sentence about ranks that have ended."""
+    host, gone = gethostname(), []
+    here = [(rank, process) for rank, (other, process) in enumerate(peers) if other == host]
+    for _ in range(_MOMENTS):
+        for rank, process in here:
+            if not _is_alive(process):
+                gone.append(f"rank {rank} of {len(peers)} (process {process} on {host}) has ended")
+        if gone:
+            break
+        time.sleep(_MOMENT)
+    far = [str(rank) for rank, (other, _) in enumerate(peers) if other != host]
+    if not gone and far:
+        gone = [f"a rank on another machine does not answer, one of {', '.join(far)}"]
+    return "; ".join(gone) or "the exchange between ranks failed, and every rank is alive"
+
+
+def _is_alive(process: int) -> bool:
+    """Return whether a process of this machine runs; one that has ended may wait for its parent."""
+    try:
+        os.kill(process, 0)
+        state = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0]
+    except ProcessLookupError:
+        return False
+    except OSError:  # no /proc
+        return True
+    return state not in "ZX"
+
+
+def _first_to_say(sentence: str) -> str:
+    """Return the sentence of the first rank that noticed a loss: later ones see more ranks end."""
+    with suppress(Exception):  # the store may have ended too
+        store = dist.distributed_c10d._get_default_store()
+        said = store.compare_set("anyscore/lost", "", sentence).decode()
+        return said or sentence
+    return sentence
 
 
 class _Shared(torch.autograd.Function):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import pytest
+
 from helpers.ranks import Ranks
 from helpers.ranks_calls import ONE_OUTER, OPTIONS, SCORES, compare
 
