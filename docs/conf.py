@@ -78,6 +78,8 @@ _LINK_UP = re.compile(r"\[([^\]]+)\]\(((?:\.\./)+)[^)]*\)")
 _FIELD = re.compile(r"([a-z_]\w*(?:, [a-z_]\w*)*): ")
 _IN_BLOCK = re.compile(r" +[a-z_]\w*(?: \(.*\))?: ")
 _PAGE = re.compile(r"\b([Tt]he)\s+page\s+(\w+)\s+of\s+the\s+documentation")
+_FILE = re.compile(r"\bdocs/(\w+)\.md\b")
+_NUMBER = re.compile(r"[−-]?[\d.]+e-?\d+")
 _CODE_OR_EMPHASIS = re.compile(r"(`+[^`]*`+|\*[A-Za-z][A-Za-z \n]*[A-Za-z]\*)")
 
 
@@ -108,7 +110,8 @@ def as_blocks(lines: list[str]) -> list[str]:
     """Return a docstring in the form that Napoleon and docutils read.
 
     "name: text" at the margin becomes a list; an indented formula a literal block. "The page X of
-    the documentation" becomes a link. Stars and bars of a text are escaped.
+    the documentation" and the names of files in docs/ become links. Stars and bars of a text are
+    escaped.
     """
     paragraphs = "\n".join(lines).split("\n\n")
     found, before = [], "."
@@ -142,7 +145,7 @@ def _as_list(paragraph: str) -> str:
 
 def _escaped(text: str) -> str:
     """Return a text with links to pages, and with stars and bars escaped but for emphasis."""
-    text = _PAGE.sub(r"\1 page :doc:`/\2`", text)
+    text = _FILE.sub(r":doc:`/\1`", _PAGE.sub(r"\1 page :doc:`/\2`", text))
     parts = _CODE_OR_EMPHASIS.split(text)
     return "".join(x if i % 2 else re.sub(r"[*|]", r"\\\g<0>", x) for i, x in enumerate(parts))
 
@@ -156,12 +159,29 @@ def _as_mathml(translator: Any, node: Any) -> None:
 
 def _read(app: Any, name: str, source: list[str]) -> None:
     if name in GENERATED:
+        source[0] = source[0].replace("The site shows a table here, made", "This table is made")
         source[0] += "\n" + GENERATED[name]()
     if name in INCLUDED:
         text = (Path(__file__).parents[1] / INCLUDED[name]).read_text()
         text = re.sub(r"\]\((?!https?:|#)", "](../", text)  # as from within docs/
-        source[0] = text.replace("](../docs/", "](").replace("](../SECURITY.md", "](security.md")
+        text = re.sub(r"\[docs/\w+\.md\]\(", "[](", text)  # the title of the page
+        source[0] = text.replace("](../docs/", "](")
+    for page, file in INCLUDED.items():
+        source[0] = source[0].replace(f"[{file}](../{file}", f"[{page.title()}]({page}.md")
     source[0] = in_tabs(without_links_outside(source[0], name.count("/")))
+
+
+def _cells(app: Any, tree: Any) -> None:
+    """Mark the cells of tables for the style sheet, which says where their lines may break."""
+    cells = [cell for body in tree.findall(nodes.tbody) for cell in body.findall(nodes.entry)]
+    for cell in cells:
+        text = cell.astext()
+        if _NUMBER.fullmatch(text):
+            cell["classes"].append("number")
+        elif len(text) <= 12:
+            cell["classes"].append("short")
+        elif len(text) > 24 and text.count(" ") > 2:
+            cell["classes"].append("sentence")
 
 
 def _docstring(app: Any, what: str, name: str, obj: Any, options: Any, lines: list[str]) -> None:
@@ -198,11 +218,12 @@ REPLACED = {
     '<aside class="toc-drawer': '<aside aria-label="This page" class="toc-drawer',
     '<th class="head"><p></p></th>': '<td class="head"></td>',
     "<pre>": '<pre tabindex="0">',
+    '<span class="pre">--': '<span class="pre option">--',
     "</strong> -- ": "</strong> – ",
     '<div class="math-wrapper': '<div tabindex="0" class="math-wrapper',
     '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
 }
-"""What the theme writes → the same for readers without a mouse or eyes."""
+"""What the theme writes → the same for readers without a mouse or eyes, or with a phone."""
 
 
 def _accessible(app: Any, exception: Exception | None) -> None:
@@ -217,6 +238,7 @@ def setup(app: Any) -> None:
     """Connect the changes; that of docstrings comes before Napoleon's."""
     app.connect("build-finished", _accessible)
     app.connect("source-read", _read)
+    app.connect("doctree-read", _cells)
     app.connect("autodoc-process-docstring", _docstring, priority=100)
     app.connect("autodoc-process-signature", _signature)
     app.connect("missing-reference", _in_anyscore)
