@@ -60,6 +60,7 @@ autodoc_member_order = "bysource"
 napoleon_google_docstring = True
 napoleon_numpy_docstring = False
 napoleon_use_param = False  # names with one text stay one entry
+napoleon_use_rtype = False  # "A `Step`: text" stays one entry
 napoleon_custom_sections = [("Attributes", "params_style")]
 default_role = "py:obj"  # a link where the name is on a page, else code
 
@@ -171,6 +172,13 @@ def _read(app: Any, name: str, source: list[str]) -> None:
     source[0] = in_tabs(without_links_outside(source[0], name.count("/")))
 
 
+def _percent(app: Any, tree: Any) -> None:
+    """Keep each percent sign of the prose on the line of its number."""
+    for text in [*tree.findall(nodes.Text)]:
+        if not isinstance(text.parent, (nodes.literal, nodes.literal_block)):
+            text.parent.replace(text, nodes.Text(re.sub(r"(?<=\d) %", "\N{NO-BREAK SPACE}%", text)))
+
+
 def _cells(app: Any, tree: Any) -> None:
     """Mark the cells of tables for the style sheet, which says where their lines may break."""
     cells = [cell for body in tree.findall(nodes.tbody) for cell in body.findall(nodes.entry)]
@@ -220,6 +228,8 @@ REPLACED = {
     "<pre>": '<pre tabindex="0">',
     '<span class="pre">--': '<span class="pre option">--',
     "</strong> -- ": "</strong> – ",
+    "</code> -- ": "</code> – ",
+    "</em> -- ": "</em> – ",
     '<div class="math-wrapper': '<div tabindex="0" class="math-wrapper',
     '<div class="table-wrapper': '<div tabindex="0" class="table-wrapper',
 }
@@ -238,6 +248,7 @@ def setup(app: Any) -> None:
     """Connect the changes; that of docstrings comes before Napoleon's."""
     app.connect("build-finished", _accessible)
     app.connect("source-read", _read)
+    app.connect("doctree-read", _percent)
     app.connect("doctree-read", _cells)
     app.connect("autodoc-process-docstring", _docstring, priority=100)
     app.connect("autodoc-process-signature", _signature)
