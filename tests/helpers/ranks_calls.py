@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 from anyscore import (
     Additive,
@@ -18,6 +19,7 @@ from anyscore import (
     Contiguous,
     Cosine,
     Dot,
+    Edges,
     Euclidean,
     GATv2,
     Gaussian,
@@ -35,6 +37,8 @@ from anyscore import (
     Window,
     Zigzag,
     attention,
+    log_sum_exp,
+    plan,
 )
 from anyscore.functional.layouts import Layout
 
@@ -174,3 +178,211 @@ def _error(alone: dict[str, Tensor], found: dict[str, Tensor], across: Any) -> f
             worst = max(worst, difference if same else math.inf)
             worst = math.nan if difference != difference else worst
     return worst
+
+
+def _across(scheme: str, ranks: int, layout: str = "zigzag") -> tuple[Layout | None, Layout]:
+    keys = layout_of(layout, ranks)
+    if scheme == "ring":
+        return keys, keys
+    return (None if scheme == "stay" else Zigzag(dist.group.WORLD, 7)), keys
+
+
+def error_ratios(rank: int, ranks: int, scheme: str, dtype: str) -> dict[str, float]:
+    """Return errors of root mean square across ranks, relative to errors of one process."""
+    across = _across(scheme, ranks)
+    exact = drawn(TOKENS if scheme == "ring" else 7)
+    narrow = {name: x.to(getattr(torch, dtype)) for name, x in exact.items()}
+    exact = {name: x.double() for name, x in narrow.items()}
+    found: dict[str, float] = {}
+    for score in ("additive", "laplace", "scaled_dot", "gaussian"):
+        true = results(exact, score, "causal", "auto")
+        alone = results(narrow, score, "causal", "auto")
+        shared = results(narrow, score, "causal", "auto", across)
+        for name in ("output", "d_query", "d_key", "d_value"):
+            queries, keys = across
+            own = keys if name in ("d_key", "d_value") else queries
+            y = shared[name]
+            if name.startswith("d_") and own is not None:  # the gradient of a whole tensor
+                dist.all_reduce(y)
+                own = None
+            expected = true[name] if own is None else own.shard(true[name])
+            one = alone[name] if own is None else own.shard(alone[name])
+            worst = (one - expected).square().mean().sqrt()
+            found[f"{score} {name}"] = ((y - expected).square().mean().sqrt() / worst).item()
+    return found
+
+
+def with_nan_in_padding(rank: int, ranks: int) -> dict[str, float]:
+    """Return differences to zeros in the padding, which the last ranks have."""
+    found = []
+    for padding in (0.0, math.nan):
+        x = drawn(TOKENS)
+        layout = layout_of("contiguous", ranks)
+        for name in ("key", "value"):
+            x[name][..., 20:, :] = padding
+        parameters = {n: x[n].requires_grad_() for n in ("W_q", "W_k", "w")}
+        q, k, v = (layout.shard(x[n]) for n in ("query", "key", "value"))
+        output = attention(
+            q, k, v, score=Additive(x["W_q"], x["W_k"], x["w"]), valid_lens=20, across=layout
+        )
+        output.sum().backward()
+        found.append({"output": output.detach()} | {n: p.grad for n, p in parameters.items()})
+    zeros, nan = found
+    return {name: (zeros[name] - nan[name]).abs().max().item() for name in zeros}
+
+
+def same_bits_twice(rank: int, ranks: int, scheme: str) -> bool:
+    """Return whether two calls have the same bits."""
+    across = _across(scheme, ranks)
+    leaves = drawn(TOKENS if scheme == "ring" else 7, torch.float32)
+    one, other = (results(leaves, "additive", "causal", "auto", across) for _ in range(2))
+    return all(torch.equal(one[name], other[name]) for name in one)
+
+
+def shards_and_positions(rank: int, ranks: int, name: str) -> bool:
+    """Return whether shards, positions, gathered tokens and their gradients are right."""
+    layout = layout_of(name, ranks)
+    x = torch.arange(float(TOKENS)).reshape(1, TOKENS, 1).expand(2, TOKENS, 3).contiguous()
+    part = layout.shard(x).requires_grad_()
+    whole = layout.gather(part)
+    (whole * x * (rank + 1)).sum().backward()
+    expected = part.detach() * sum(range(1, ranks + 1))
+    along = layout.shard(torch.arange(TOKENS), dim=0)
+    return (
+        torch.equal(part[0, :, 0].long(), layout.positions(part))
+        and torch.equal(along, layout.positions(along, dim=0))
+        and torch.equal(whole, x)
+        and torch.equal(part.grad, expected)
+        and torch.equal(layout.gather(along, dim=0), torch.arange(TOKENS))
+    )
+
+
+def log_sum_exp_error(rank: int, ranks: int) -> float:
+    """Return the error of log_sum_exp across ranks."""
+    x, layout = drawn(TOKENS), layout_of("zigzag", ranks)
+    expected = log_sum_exp(x["query"], x["key"], score=Laplace(2.0), mask=Causal())
+    q, k = layout.shard(x["query"]), layout.shard(x["key"])
+    found = log_sum_exp(q, k, score=Laplace(2.0), mask=Causal(), across=layout)
+    return (found - layout.shard(expected, -1)).abs().max().item()
+
+
+def planned(rank: int, ranks: int, scheme: str) -> tuple[str, str]:
+    """Return route and reason of a plan."""
+    queries, keys = _across(scheme, ranks)
+    x = drawn(TOKENS if scheme == "ring" else 7)
+    q = x["query"] if queries is None else queries.shard(x["query"])
+    k, v = (keys.shard(x[name]) for name in ("key", "value"))
+    found = plan(q, k, v, score=Laplace(2.0), valid_lens=20, across=(queries, keys))
+    return found.route, found.reason
+
+
+def planned_on_rank_0(rank: int, ranks: int) -> bool:
+    """Return whether rank 0 has a plan, which the others do not ask for."""
+    return rank > 0 or bool(planned(rank, ranks, "ring"))
+
+
+def array_bias_error(rank: int, ranks: int) -> float:
+    """Return the error with an array of biases: the rank's queries, the keys of all ranks."""
+    x, layout = drawn(TOKENS), layout_of("zigzag", ranks)
+    bias = torch.randn(
+        HEADS, TOKENS, TOKENS, dtype=torch.float64, generator=torch.Generator().manual_seed(1)
+    )
+    whole, part = bias.clone().requires_grad_(), layout.shard(bias).requires_grad_()
+    expected = attention(x["query"], x["key"], x["value"], score=Laplace(2.0), bias=whole)
+    (expected * x["upstream"]).sum().backward()
+    q, k, v, upstream = (layout.shard(x[n]) for n in ("query", "key", "value", "upstream"))
+    found = attention(q, k, v, score=Laplace(2.0), bias=part, across=layout)
+    (found * upstream).sum().backward()
+    errors = found - layout.shard(expected), part.grad - layout.shard(whole.grad)
+    return max(e.abs().max().item() for e in errors)
+
+
+class _Model(torch.nn.Module):
+    """Queries, keys and values by one linear layer; attention; a checkpoint around it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.linear = torch.nn.Linear(WIDTH, 3 * WIDTH, dtype=torch.float64)
+        self.w = torch.nn.Parameter(torch.ones(WIDTH, dtype=torch.float64))
+
+    def forward(self, x: Tensor, across: Layout | None) -> Tensor:
+        found: Tensor = checkpoint(self._attend, x, across, use_reentrant=False)
+        return found
+
+    def _attend(self, x: Tensor, across: Layout | None) -> Tensor:
+        q, k, v = self.linear(x).chunk(3, -1)
+        eye = torch.eye(WIDTH, dtype=x.dtype)
+        score = Additive(eye, eye, self.w)
+        found: Tensor = attention(q, k, v, score=score, mask=Causal(), across=across)
+        return found
+
+
+def checkpointed_in_data_parallel_error(rank: int, ranks: int) -> float:
+    """Return the error of gradients that DistributedDataParallel averages over ranks."""
+    layout, x = layout_of("zigzag", ranks), drawn(TOKENS)["query"]
+    torch.manual_seed(0)
+    alone = _Model()
+    alone(x, None).square().mean().backward()
+    torch.manual_seed(0)
+    model = torch.nn.parallel.DistributedDataParallel(_Model())
+    model(layout.shard(x), layout).square().mean().backward()
+    pairs = zip(alone.parameters(), model.parameters(), strict=True)
+    return max((p.grad - q.grad).abs().max().item() for p, q in pairs)
+
+
+def _message(call: Callable[[], Any]) -> str:
+    """Return the message of an error; an empty one without an error."""
+    try:
+        call()
+    except (TypeError, ValueError, NotImplementedError) as error:
+        return str(error)
+    return ""
+
+
+def different(rank: int, ranks: int, what: str) -> str:
+    """Return the message of a call in which the last rank differs."""
+    odd, group = rank == ranks - 1, dist.group.WORLD
+    x = torch.ones(2, 12, 4, dtype=torch.float32 if what == "dtype" and odd else torch.float64)
+    x = x[..., :3] if what == "width" and odd else x
+    x = x.requires_grad_(what == "gradients" and odd)
+    value = x[:, :11] if what == "tokens" and odd else x
+    score: Any = Laplace(3.0 if what == "number" and odd else 2.0)
+    score = Gaussian(2.0) if what == "score" and odd else score
+    options: dict[str, Any] = {"mask": Window(2, 2) if what == "mask" and odd else Causal()}
+    if what == "softcap" and odd:
+        options["softcap"] = 3.0
+    if what == "bias" and odd:
+        options["bias"] = ALiBi(torch.tensor(1.0, dtype=torch.float64))
+    layout = (Zigzag if what == "layout" and odd else Contiguous)(group)
+    return _message(lambda: attention(x, x, value, score=score, across=layout, **options))
+
+
+def refused(rank: int, ranks: int, what: str) -> str:
+    """Return the message of a call that no rank can run."""
+    layout: Any = Contiguous(dist.group.WORLD)
+    x: Any = torch.ones(12, 4, dtype=torch.float64, requires_grad=what == "second derivative")
+    options: dict[str, Any] = {
+        "sparsemax": {"normalizer": "sparsemax"},
+        "weights": {"return_weights": True},
+        "edges": {"mask": Edges.from_index(torch.tensor([[0], [0]]), queries=12)},
+        "separable": {"impl": "separable", "score": SCORES["additive"](drawn(1))},
+        "callable": {"score": lambda q, k: q @ k.mT},
+    }.get(what, {})
+    if what == "count":
+        layout = Uneven(dist.group.WORLD, [12, 12])
+        return _message(lambda: attention(x[:11], x, x, score=Laplace(2.0), across=layout))
+    if what == "lengths":
+        layout = Uneven(dist.group.WORLD, [12])
+    if what == "across":
+        layout = "cp"
+    if what == "over":
+        layout = Contiguous("cp")
+    if what == "numpy":
+        x = x.numpy()
+    if what == "separable":
+        x = torch.ones(12, WIDTH, dtype=torch.float64)
+    options = {"score": Laplace(2.0)} | options
+    if what != "second derivative":
+        return _message(lambda: attention(x, x, x, across=layout, **options))
+    output = attention(x, x, x, across=layout, **options)
+    return _message(lambda: torch.autograd.grad(output.sum(), x, create_graph=True))

@@ -11,6 +11,7 @@ from anyscore.backends.repeated import kind_of_scores
 from anyscore.call.backend import with_query_bias
 from anyscore.call.task import Call, Options, Task
 from anyscore.functional.attention import lower, run
+from anyscore.functional.layouts import Layout
 from anyscore.modifiers.sinks import apply_sink
 from anyscore.ops import Array, Ops
 from anyscore.score import ScaledDot
@@ -124,6 +125,7 @@ def log_sum_exp(
     bias: Any = None,
     bias_after: Any = None,
     impl: str = "auto",
+    across: Layout | tuple[Layout | None, Layout] | None = None,
 ) -> Array:
     """Return the log-sum-exp of the scores over the attended keys, in memory for queries + keys.
 
@@ -136,6 +138,7 @@ def log_sum_exp(
         query, key, score: as for `scores`.
         mask, valid_lens, softcap, bias, bias_after, impl: as for `attention`.
         sink: as for `attention`; e^sink is one more term of the sum.
+        across: as for `attention`.
 
     Returns:
         Log-sum-exp (..., T_q), float32 or float64; −∞ or the sink for a query without attended
@@ -151,6 +154,7 @@ def log_sum_exp(
     array([4., 2.])
     """
     call = Call(query, key, None, score, mask, valid_lens, softcap, sink, bias, bias_after)
+    call = call if across is None else call._replace(across=across)
     return attend_to_scores(call, Options(return_lse=True, impl=impl))[1]
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import fields, is_dataclass
 from typing import Any, NoReturn
 
 from anyscore import backends
@@ -139,10 +140,10 @@ def _described(xp: Ops, x: Any) -> str:
     """Return the class of a score, a mask or a bias with its fields; of a tensor the dtype."""
     if framework(x) is not None:
         return xp.dtype(x)
-    if not hasattr(x, "__dataclass_fields__"):
+    if not is_dataclass(x):
         return brief(x) if x is None or isinstance(x, (int, float, str)) else type(x).__name__
-    fields = [f"{name}={_described(xp, getattr(x, name))}" for name in x.__dataclass_fields__]
-    return f"{type(x).__name__}({', '.join(fields)})"
+    each = [f"{field.name}={_described(xp, getattr(x, field.name))}" for field in fields(x)]
+    return f"{type(x).__name__}({', '.join(each)})"
 
 
 def choose_sharded(

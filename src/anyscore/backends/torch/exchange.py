@@ -200,6 +200,8 @@ def _lost(peers: list[tuple[str, int]]) -> str:
     """Return the sentence about ranks that have ended."""
     host, gone = gethostname(), []
     here = [(rank, process) for rank, (other, process) in enumerate(peers) if other == host]
+    if not peers:
+        return "another rank has ended in the first exchange"
     for _ in range(_MOMENTS):
         for rank, process in here:
             if not _is_alive(process):
@@ -235,7 +237,7 @@ def _first_to_say(sentence: str) -> str:
 
 
 class _Shared(torch.autograd.Function):
-    """Returns tensors; sums their gradients over the ranks, one dtype at a time."""
+    """Returns tensors; sums their gradients over the ranks, in float32 or float64."""
 
     @staticmethod
     def forward(ctx: Any, exchange: ProcessExchange, *xs: Tensor) -> tuple[Tensor, ...]:
@@ -245,12 +247,9 @@ class _Shared(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *ds: Tensor) -> tuple[Tensor | None, ...]:
-        found: list[Any] = list(ds)
-        for dtype in sorted({d.dtype for d in ds}, key=str):
-            places = [i for i, d in enumerate(ds) if d.dtype == dtype]
-            for i, total in zip(places, ctx.exchange.sum([ds[i] for i in places]), strict=True):
-                found[i] = total
-        return None, *found
+        wide = torch.float64 if any(d.dtype == torch.float64 for d in ds) else torch.float32
+        totals = ctx.exchange.sum([d.to(wide) for d in ds])
+        return None, *(total.to(d.dtype) for total, d in zip(totals, ds, strict=True))
 
 
 class _Once(torch.autograd.Function):

@@ -101,18 +101,49 @@ def _forward(x: Operands, s: Settings) -> Results:
     return made
 
 
-def _backward(x: Operands, s: Settings, results: Results, upstream: Results) -> tuple[Tensor, ...]:
+def _wide_backward(
+    x: Operands, s: Settings, results: Results, upstream: Results
+) -> tuple[Maybe, ...]:
     output, stats, scores, d_stats, d_scores = (
         y if y is None else y.contiguous() for y in (*results, *upstream[1:])
     )
     made = [None if y is None else results.stats.new_empty(y.shape) for y in x[:N_DIFFERENTIABLE]]
-    empty = results.stats.new_empty
     results = Results(output, stats, scores)
     upstream = Results(upstream.output, d_stats, d_scores)
     to = Operands(*map(array, made))
     cpu.backward(_arrays(x), s, _borrow(results), _borrow(upstream), to, torch.get_num_threads())
-    pairs = zip(made, x[:N_DIFFERENTIABLE], strict=True)
-    return tuple(empty(0) if d is None else d.to(y.dtype) for d, y in pairs)
+    return tuple(made)
+
+
+def _backward(x: Operands, s: Settings, results: Results, upstream: Results) -> tuple[Tensor, ...]:
+    return narrow(x, results, _wide_backward(x, s, results, upstream))
+
+
+def narrow(x: Operands, results: Results, wide: tuple[Maybe, ...]) -> tuple[Tensor, ...]:
+    """Return gradients in the dtypes of their operands; an empty tensor for None."""
+    pairs = zip(wide, x[:N_DIFFERENTIABLE], strict=True)
+    return tuple(
+        results.stats.new_empty(0) if d is None or y is None else d.to(y.dtype) for d, y in pairs
+    )
+
+
+WIDE: dict[str, Callable[..., tuple[Maybe, ...]]] = {"cpu": _wide_backward}
+"""Backwards whose gradients have the dtype of sums, by type of device."""
+
+
+def wide_backward(
+    x: Operands, s: Settings, results: Results, upstream: Results
+) -> tuple[Maybe, ...]:
+    """Return the gradients of a call in the dtype of sums, where nothing observes the call.
+
+    Traces and profiles see the operator, and its gradients in the dtypes of the operands.
+    """
+    tensors = (*x, *results, *upstream)
+    kernel = WIDE.get(x.a.device.type)
+    if kernel is None or must_dispatch(*tensors):
+        made: tuple[Maybe, ...] = backward(x, s, results, upstream)
+        return made
+    return kernel(x, s, results, upstream)
 
 
 # Without values

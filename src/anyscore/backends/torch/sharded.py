@@ -27,7 +27,7 @@ class _Kernels:
         return found
 
     def backward(self, x: Operands, s: Settings, results: Results, upstream: Results) -> Operands:
-        made = operators.backward(x, s, results, upstream)
+        made = operators.wide_backward(x, s, results, upstream)
         pairs = zip(x[:N_DIFFERENTIABLE], made, strict=False)
         return Operands(*(None if y is None else d for y, d in pairs))
 

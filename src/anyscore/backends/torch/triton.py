@@ -112,21 +112,23 @@ def forward(x: Operands, s: Settings) -> Results:
     return found
 
 
-def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> tuple[Tensor, ...]:
-    """Return the gradients of a, b, weight, key_bias and value, each in the dtype of its input.
-
-    The gradient of an absent operand is empty.
-    """
+def _wide_backward(
+    x: Operands, s: Settings, results: Results, upstream: Results
+) -> tuple[operators.Maybe, ...]:
     stats: Tensor = results.stats.contiguous()
     output = results.output
     results = Results(None if output is None else output.contiguous(), stats)
     with _device_of(x.a):
         found = _kernels(x).backward(_functions(s.pair), x, s, results, upstream)
-    return tuple(
-        stats.new_empty(0) if y is None or d is None else d.to(y.dtype)
-        for y, d in zip(x[:N_DIFFERENTIABLE], found, strict=False)
-    )
+    made: tuple[operators.Maybe, ...] = tuple(found[:N_DIFFERENTIABLE])
+    return made + (None,) * (N_DIFFERENTIABLE - len(made))
+
+
+def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> tuple[Tensor, ...]:
+    """Return the gradients of the factors, each in the dtype of its operand, or empty."""
+    return operators.narrow(x, results, _wide_backward(x, s, results, upstream))
 
 
 operators.forward.run_on("cuda", forward)
 operators.backward.run_on("cuda", backward)
+operators.WIDE["cuda"] = _wide_backward

@@ -1,0 +1,67 @@
+"""Calls that differ between ranks, and calls that ranks cannot share."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from helpers import ranks_calls
+from helpers.ranks import Ranks
+
+Group = Callable[[int], Ranks]
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("dtype", "query differs between ranks: float64"),
+        ("width", "query differs between ranks"),
+        ("score", "score differs between ranks: Laplace(sigma=2.0) on rank 0, and Gaussian"),
+        ("number", "Laplace(sigma=2.0) on rank 0, and Laplace(sigma=3.0) on rank 2"),
+        ("mask", "mask differs between ranks: Causal"),
+        ("layout", "layout differs between ranks"),
+        ("softcap", "softcap differs between ranks: 0.0 on rank 0, and 3.0 on rank 2"),
+        ("gradients", "gradients differs between ranks: False on rank 0, and True on rank 2"),
+        ("bias", "bias differs between ranks: None on rank 0, and ALiBi"),
+    ],
+)  # fmt: skip
+def test_a_difference_is_said_on_every_rank(group: Group, what: str, words: str) -> None:
+    for message in group(3).run(ranks_calls.different, what):
+        assert words in message
+
+
+def test_an_error_of_one_rank_is_said_on_every_rank(group: Group) -> None:
+    messages = group(3).run(ranks_calls.different, "tokens")
+    assert "key has 12 tokens but value has 11" in messages[2]
+    for message in messages[:2]:
+        assert message.startswith("rank 2 of 3 refuses the call, and so does this rank: key has 12")
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("sparsemax", "across does not take normalizer='sparsemax'"),
+        ("weights", "across does not take the matrix of scores or weights"),
+        ("edges", "across does not take the edges of a graph"),
+        ("separable", 'across does not take impl="separable"'),
+        ("callable", "across does not take this call, since the score is a callable"),
+        ("second derivative", "attention across ranks has no second derivatives"),
+        ("count", "query has 11 tokens on rank"),
+        ("across", "across must be a layout such as Contiguous(mesh), or a pair"),
+        ("over", "a layout is over 'cp', expected a DeviceMesh of one dimension"),
+        ("numpy", "across is for PyTorch"),
+        ("lengths", "lengths has 1 entries, expected one for each of 2 ranks"),
+    ],
+)
+def test_refused_on_every_rank(group: Group, what: str, words: str) -> None:
+    for message in group(2).run(ranks_calls.refused, what):
+        assert words in message
+
+
+def test_a_group_works_after_an_error(group: Group) -> None:
+    group(2).run(ranks_calls.refused, "sparsemax")
+    for errors in group(2).run(
+        ranks_calls.compare, "ring", "zigzag", ["laplace"], "causal", "auto"
+    ):
+        assert errors["laplace"] <= 1e-12
