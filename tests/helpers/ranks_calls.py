@@ -41,6 +41,7 @@ from anyscore import (
     plan,
 )
 from anyscore.functional.layouts import Layout
+from anyscore.torch import Attention
 
 BATCH, HEADS, TOKENS, WIDTH, HIDDEN, D_V = 2, 2, 36, 6, 8, 5
 
@@ -366,6 +367,7 @@ def refused(rank: int, ranks: int, what: str) -> str:
         "weights": {"return_weights": True},
         "edges": {"mask": Edges.from_index(torch.tensor([[0], [0]]), queries=12)},
         "separable": {"impl": "separable", "score": SCORES["additive"](drawn(1))},
+        "dropout": {"dropout": 0.5},
         "callable": {"score": lambda q, k: q @ k.mT},
     }.get(what, {})
     if what == "count":
@@ -386,3 +388,34 @@ def refused(rank: int, ranks: int, what: str) -> str:
         return _message(lambda: attention(x, x, x, across=layout, **options))
     output = attention(x, x, x, across=layout, **options)
     return _message(lambda: torch.autograd.grad(output.sum(), x, create_graph=True))
+
+
+def layer_error(rank: int, ranks: int, scheme: str) -> float:
+    """Return the error of a layer with parameters of its own: outputs, and all gradients."""
+    queries, keys = across = _across(scheme, ranks)
+    x = drawn(TOKENS if scheme == "ring" else 7)
+    torch.manual_seed(0)
+    layer = Attention("additive", hidden=HIDDEN, d_q=WIDTH, d_k=WIDTH, dtype=torch.float64)
+    q, k, v, upstream = (x[n] for n in ("query", "key", "value", "upstream"))
+    expected = layer(q, k, v, mask=Causal("end"))
+    (expected * upstream).sum().backward()
+    alone = [p.grad.clone() for p in layer.parameters()]
+    layer.zero_grad()
+    if queries is not None:
+        q, upstream, expected = (queries.shard(y) for y in (q, upstream, expected))
+    found = layer(q, keys.shard(k), keys.shard(v), mask=Causal("end"), across=across)
+    (found * upstream).sum().backward()
+    for p in layer.parameters():
+        if queries is not None:
+            dist.all_reduce(p.grad)
+    pairs = zip(alone, layer.parameters(), strict=True)
+    errors = [(g - p.grad).abs().max().item() for g, p in pairs]
+    return max(*errors, (found - expected).abs().max().item())
+
+
+def has_weights(rank: int, ranks: int) -> bool:
+    """Return whether a layer has weights after a call across ranks."""
+    layer, x = Attention("dot"), torch.ones(2, 12, 4)
+    layer(x, x, x)
+    layer(x, x, x, across=Contiguous(dist.group.WORLD))
+    return layer.attention_weights is not None

@@ -5,6 +5,7 @@
     numpy, mxnet               whole backends of these frameworks
     torch, jax, tensorflow     packages with the backends of these
     numpy_core                 the core on NumPy arrays, for frameworks that lend tensors as such
+    ring                       attention to keys on several ranks, block by block
     repeated                   calls of the shapes of an earlier one go to the core unchecked
 
 Imports `kernels` and lower layers. Start with `record` and `numpy`.

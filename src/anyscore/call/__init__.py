@@ -3,6 +3,7 @@
     task         the arguments, `Call` and `Options`; the `Task` they are lowered to
     lowering     `prepare` lowers a call to its task, `lower_mask` a mask
     prepared     keys projected once for many calls
+    shards       the chunks of a sequence on several ranks, and the interface of an exchange
     autocast     the casts of a framework's automatic mixed precision
     operands     the record that every kernel takes: `Operands`, `Settings`, `Results`
     backend      the interface of a framework: `Backend`, an `Adapter` for other tensors, the

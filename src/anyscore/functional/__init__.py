@@ -3,6 +3,8 @@
     attention       `attention` and `plan`
     scores          `scores`, `log_weights`, `log_sum_exp`
     from_scores     normalizers without a kernel, over scores from a kernel
+    layouts         `Contiguous`, `Zigzag` and `Uneven`: which tokens each rank has
+    sharded         calls across ranks: their check, and the choice of a scheme
     separable       additive scores as one product of longer rows
     cache/          `prepare_keys`, `make_cache` and `Cache`
 

@@ -7,6 +7,7 @@ Uneven        [0 0 0 1 1 1 1 1 1 1 2 2 2 2 3 3]      pieces of any lengths
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,24 +17,23 @@ from anyscore.ops import Array, framework, load
 from anyscore.ops.checks import brief
 
 
-@dataclass(frozen=True, eq=False)
 class Layout:
     """Base class of layouts.
 
-    Attributes:
-        over: a `DeviceMesh` of one dimension or a process group of PyTorch.
-        tokens: the number of tokens of the whole sequence. By default None: every rank has as
-            many as this one.
+    over: a `DeviceMesh` of one dimension or a process group of PyTorch. tokens: the number of
+    tokens of the whole sequence; None: every rank has as many as this one.
     """
 
     over: Any
-    tokens: int | None = None
+    tokens: int | None
 
     def __post_init__(self) -> None:
-        if self.tokens is None:
+        tokens = self.tokens
+        if tokens is None or (
+            isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 0
+        ):
             return
-        if isinstance(self.tokens, bool) or not isinstance(self.tokens, int) or self.tokens < 0:
-            raise ValueError(f"tokens must be an integer ≥ 0 or None, got {brief(self.tokens)}.")
+        raise ValueError(f"tokens must be an integer ≥ 0 or None, got {brief(tokens)}.")
 
     def shard(self, x: Array, dim: int = -2) -> Array:
         """Return this rank's tokens of the whole sequence.
@@ -89,11 +89,13 @@ class Layout:
         Args:
             like: this rank's tokens, for their number, framework and device.
             dim: the dimension of tokens. By default −2.
+
+        Raises:
+            ValueError: like has another number of tokens than the layout gives this rank.
         """
         xp, exchange = self._found(like)
-        return self.of_rank(exchange, xp.shape(like)[dim], "like").positions(
-            xp, exchange.rank, like
-        )
+        shards = self.of_rank(exchange, xp.shape(like)[dim], "like")
+        return shards.positions(xp, exchange.rank, like)
 
     def of_rank(self, exchange: Exchange, count: int, name: str) -> Shards:
         """Return the shards of a sequence of which this rank has `count` tokens.
@@ -135,8 +137,22 @@ class Contiguous(Layout):
             many as this one.
 
     Raises:
-        TypeError, ValueError: `over` is no group of one dimension, or tokens no integer ≥ 0.
+        ValueError: tokens is no integer ≥ 0.
+        TypeError: A call uses the layout, and `over` is no group of one dimension.
+
+    >>> import torch
+    >>> import torch.distributed as dist
+    >>> from anyscore import Contiguous, attention
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> layout = Contiguous(dist.group.WORLD)              # here of one process
+    >>> x = layout.shard(torch.ones(2, 8, 4))
+    >>> attention(x, x, x, across=layout).shape
+    torch.Size([2, 8, 4])
+    >>> dist.destroy_process_group()
     """
+
+    over: Any
+    tokens: int | None = None
 
     def _shards(self, ranks: int, tokens: int) -> Shards:
         bounds = _bounds(tokens, ranks)
@@ -157,11 +173,24 @@ class Zigzag(Layout):
             many as this one.
 
     Raises:
-        TypeError, ValueError: `over` is no group of one dimension, or tokens no integer ≥ 0.
+        ValueError: tokens is no integer ≥ 0.
+        TypeError: A call uses the layout, and `over` is no group of one dimension.
 
-    Source: Zhu 2024, ring-flash-attention; the same balance as in Brandon et al. 2023, Striped
-    Attention.
+    Source: Zhu 2024, ring-flash-attention; the balance of Brandon et al. 2023, Striped Attention.
+
+    >>> import torch
+    >>> import torch.distributed as dist
+    >>> from anyscore import Zigzag, attention
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> layout = Zigzag(dist.group.WORLD)              # here of one process
+    >>> x = layout.shard(torch.ones(2, 8, 4))
+    >>> attention(x, x, x, across=layout).shape
+    torch.Size([2, 8, 4])
+    >>> dist.destroy_process_group()
     """
+
+    over: Any
+    tokens: int | None = None
 
     def _shards(self, ranks: int, tokens: int) -> Shards:
         bounds = _bounds(tokens, 2 * ranks)
@@ -181,18 +210,33 @@ class Uneven(Layout):
         lengths: the number of tokens of each rank, integers ≥ 0.
 
     Raises:
-        TypeError, ValueError: `over` is no group of one dimension, or lengths are no integers ≥ 0.
+        ValueError: lengths are no integers ≥ 0.
+        TypeError: A call uses the layout, and `over` is no group of one dimension.
+
+    >>> import torch
+    >>> import torch.distributed as dist
+    >>> from anyscore import Uneven, attention
+    >>> dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    >>> layout = Uneven(dist.group.WORLD, [8])              # here of one process
+    >>> x = layout.shard(torch.ones(2, 8, 4))
+    >>> attention(x, x, x, across=layout).shape
+    torch.Size([2, 8, 4])
+    >>> dist.destroy_process_group()
     """
 
-    lengths: tuple[int, ...] = ()
+    over: Any
+    lengths: Sequence[int]
 
-    def __init__(self, over: Any, lengths: Any) -> None:
-        known = tuple(lengths)
-        for n in known:
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "lengths", tuple(self.lengths))
+        for n in self.lengths:
             if isinstance(n, bool) or not isinstance(n, int) or n < 0:
                 raise ValueError(f"lengths must be integers ≥ 0, got {brief(n)}.")
-        for name, x in (("over", over), ("tokens", sum(known)), ("lengths", known)):
-            object.__setattr__(self, name, x)
+
+    @property
+    def tokens(self) -> int:  # type: ignore[override]
+        """The number of tokens of the whole sequence."""
+        return sum(self.lengths)
 
     def _shards(self, ranks: int, tokens: int) -> Shards:
         if len(self.lengths) != ranks:

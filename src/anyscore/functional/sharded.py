@@ -165,6 +165,8 @@ def choose_sharded(
             "the matrix of scores or weights, which has a row for each query and a column for "
             "each key of the whole sequence"
         )
+    if options.dropout:
+        _refuse("dropout")
     if options.impl == "separable":
         _refuse('impl="separable"')
     task = _with_counts(backend.xp, task)

@@ -139,6 +139,7 @@ class Attention(AttentionLayer[Tensor], Layer):
         bias: Any = None,
         bias_after: Any = None,
         return_weights: bool = False,
+        across: Any = None,
     ) -> Any:
         """Attend: output (..., T_q, d_v), or (output, weights) with `return_weights`.
 
@@ -148,6 +149,8 @@ class Attention(AttentionLayer[Tensor], Layer):
             values: (..., T_k, d_v). By default None, the keys.
             valid_lens, mask, bias, bias_after: as for `anyscore.attention`.
             return_weights: True also returns the weights (..., T_q, T_k), before dropout.
+            across: the layout of the tokens on several ranks, as for `anyscore.attention`. Such a
+                call has no weights.
 
         Returns:
             The output in the dtype of the queries, or (output, weights).
@@ -159,18 +162,19 @@ class Attention(AttentionLayer[Tensor], Layer):
         values = tensor if values is None else values
         dropout = self.dropout if self.training else 0.0
         kind = seed = found = None
-        if bias is bias_after is None and not return_weights:
+        if bias is bias_after is across is None and not return_weights:
             kind, seed, found = self._earlier(queries, keys, values, valid_lens, mask, dropout)
         if found is not None:
             return self._of_known_call(valid_lens, *found)
         self._meet(queries, tensor, values, valid_lens, mask, bias, bias_after)
         score, sink = self._score(queries), self._sink(queries)
-        rest = bias, bias_after, self.normalizer
+        rest = bias, bias_after, self.normalizer, across
         call = Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink, *rest)
         options = Options(dropout, seed, return_scores=return_weights, impl=self.impl)
         result, task = attend(call, options)
         if not torch.compiler.is_compiling():
-            self._last = None if is_transformed(result.output) else self._snapshot(task)
+            has_none = across is not None or is_transformed(result.output)
+            self._last = None if has_none else self._snapshot(task)
             if kind is not None:
                 self._calls.remember(kind, call, task, dropout)
         elif not torch.compiler.is_exporting():

@@ -5,6 +5,7 @@ core, autograd, operators   a task as a call, its derivatives, the registered op
 triton                      the operators on NVIDIA GPUs
 modes                       PyTorch's modes: compiling, transforming, recording
 repeated                    calls that repeat an earlier one
+sharded, exchange           attention over the processes of a group; the exchange between them
 nested, sparse, buffers     nested tensors; sparsemax and entmax15; buffers of caches
 energies, flops             energies of location-sensitive attention; counts of operations
 """
