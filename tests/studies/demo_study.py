@@ -120,7 +120,7 @@ def page(folder: Path) -> str:
         advised = [v["recommendation"]["score"] for v in found]
         decides = sum(a and b is not None for a, b in zip(settled, advised, strict=True))
         names = sorted({x for x in advised if x is not None})
-        counts = ", ".join(f"{x} {advised.count(x)} times" for x in names) or "none"
+        counts = ", ".join(f"{x} in {advised.count(x)}" for x in names) or "none"
         scores = ", ".join(_reached(trials, score) for score in candidate.scores)
         lines.append(
             f"| {name} | {scores} | {candidate.seeds} | {len(found)} | {sum(settled)} | "
