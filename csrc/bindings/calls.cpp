@@ -81,8 +81,8 @@ Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
         call.value_width = in.value.shape.back();
     }
     if (in.rowptr) {
-        if (in.start || in.stop || in.mask || s.diagonal)
-            Arrays::refuse("col", "must come without bounds, mask and a bias of diagonals");
+        if (in.start || in.stop || in.mask || in.origin || s.diagonal)
+            Arrays::refuse("col", "must come without bounds, mask, origin and a bias of diagonals");
         call.edges = edges_of(arrays, in, queries, rows);
         call.start = arrays.bound_for_all(call.edges.rowptr), call.stop = arrays.bound_for_all(call.edges.rowptr + 1);
         if (in.bias) call.bias = arrays.bias_of_edges(in.bias, call.keys, s.after);
@@ -106,6 +106,8 @@ Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
     if (!(s.dropout >= 0 && s.dropout < 1)) Arrays::refuse("dropout", "must be in [0, 1)");
     if (s.dropout > 0 && Size(in.streams.size()) != arrays.problems)
         Arrays::refuse("streams", "must be one for each problem");
+    for (const Stream& stream : in.streams)
+        if (stream.first_key % 4) Arrays::refuse("origin", "must have a first key that is a multiple of 4");
     call.dropout = {s.dropout, in.streams.data()};
     if (call.has_terms())
         arrays.key_set_per_problem(call);
@@ -178,10 +180,15 @@ std::vector<Stream> streams(std::uint64_t seed, Size period, Size problems) {
     return all;
 }
 
-std::vector<Stream> streams(std::uint64_t seed, Size period, const View& stats) {
+std::vector<Stream> streams(std::uint64_t seed, Size period, const View& stats, View& origin) {
     type_of_sums(stats);
     if (period < 0) Arrays::refuse("dropout_period", "must be ≥ 0");
-    return streams(seed, period, Arrays(lead_of(stats), 1).problems);
+    Arrays arrays(lead_of(stats), 1);
+    std::vector<Stream> all = streams(seed, period, arrays.problems);
+    if (!origin) return all;
+    const std::int64_t* first = arrays.integers("origin", origin, 2, 0, std::numeric_limits<std::uint32_t>::max());
+    for (Stream& stream : all) stream.first_query = first[0], stream.first_key = first[1];
+    return all;
 }
 
 void forward(const std::string& pair, Operands& in, const Settings& s, Outputs& to, int threads) {

@@ -12,7 +12,7 @@ namespace anyscore {
 
 // The arrays of a call, as `Operands` in anyscore/call/operands.py; an absent array has given = false.
 struct Operands {
-    View a, b, weight, key_bias, value, bias, c, start, stop, mask, rowptr, col, colptr, order, row, packed;
+    View a, b, weight, key_bias, value, bias, c, start, stop, mask, rowptr, col, colptr, order, row, origin, packed;
     std::vector<Stream> streams{};  // one for each problem, if there is dropout
 };
 
@@ -38,6 +38,7 @@ constexpr Operand OPERANDS[] = {
     {"colptr", &Operands::colptr},
     {"order", &Operands::order},
     {"row", &Operands::row},
+    {"origin", &Operands::origin},
     {"packed", &Operands::packed},
 };
 
@@ -76,8 +77,8 @@ struct Gradients {
 
 // Returns one stream for each problem, from one seed. Problems are counted modulo `period`.
 std::vector<Stream> streams(std::uint64_t seed, Size period, Size problems);
-// Returns one stream for each problem of stats (*lead, 2, T_q).
-std::vector<Stream> streams(std::uint64_t seed, Size period, const View& stats);
+// Returns one stream for each problem of stats (*lead, 2, T_q). origin: (2,), the first query and key; or absent.
+std::vector<Stream> streams(std::uint64_t seed, Size period, const View& stats, View& origin);
 
 // The parts of a forward and a backward: the call as plain data, the destinations of its gradients, and its kernels.
 Call describe(Arrays& arrays, Operands& x, const Settings& s, Size queries);

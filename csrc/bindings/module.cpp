@@ -45,13 +45,15 @@ template <class V, std::size_t N> std::array<V, N> borrowed(const char* const (&
 Operands operands(const nb::tuple& from, const Settings& s, const View& stats) {
     if (from.size() < std::size(OPERANDS)) throw std::invalid_argument("a tuple of operands is too short.");
     Operands x;
+    std::uint64_t key = 0;
     for (std::size_t i = 0; i < std::size(OPERANDS); i++) {
         auto [name, view] = OPERANDS[i];
         if (view)
             x.*view = borrowed<View>(name, from[i]);
         else if (s.dropout > 0)
-            x.streams = streams(seed(from[i]), s.dropout_period, stats);
+            key = seed(from[i]);
     }
+    if (s.dropout > 0) x.streams = streams(key, s.dropout_period, stats, x.origin);
     return x;
 }
 

@@ -49,9 +49,11 @@ struct Bias {
     bool diagonal = false, after = false;  // after: added after the outer function, else before
 };
 
-// The random numbers of a problem: the key, and words 2 and 3 of the counter, of Philox.
+// The random numbers of a problem: the key, and words 2 and 3 of the counter, of Philox. A call may be a block of a
+// longer one: its first query and its first key have these numbers there. The first key is a multiple of 4.
 struct Stream {
     std::uint64_t seed = 0, counter = 0;
+    Size first_query = 0, first_key = 0;
 };
 
 struct Dropout {

@@ -231,10 +231,16 @@ def _with_bias_as_feature(xp: Ops, f: Factors) -> Factors:
 
 
 def run_reference(xp: Ops, x: Operands, s: Settings) -> Results:
-    """Run the reference on the record of a kernel, differentiable to any order."""
+    """Run the reference on the record of a kernel, differentiable to any order.
+
+    Raises:
+        ValueError: the record has edges and an origin.
+    """
+    if x.col is not None and x.origin is not None:
+        raise ValueError("origin is for dropout without edges.")
     options = Options(s.dropout, return_scores=s.scores)
     task = _task_of(xp, x, s, acc_dtype(xp, *x[:N_DIFFERENTIABLE]))
-    found = run(xp, task, options, x.seed)
+    found = run(xp, task, options, x.seed, x.origin)
     return Results(found.output, found.stats, found.scores)
 
 

@@ -34,6 +34,8 @@ class Operands(NamedTuple):
     rowptr, col, colptr, order, row: (T_q + 1,), (E,), (T_k + 1,), (E,), (E,): the edges of a graph,
     see `masks.lowered_edges`; start, stop and mask are then None. Only gradients need the last
     three. With edges, bias is (..., 1, E), and scores are (..., E).
+    origin: (2,), int64: the places of the first query and the first key in a longer call of which
+    this call is a block, for dropout; see `modifiers.dropout`. Without edges only.
     packed: (..., T_k + 1, h), the result of the core's `prepare_keys` for b.
     counter: (...), the number of the problem, for dropout where problems are spread over devices.
 
@@ -56,6 +58,7 @@ class Operands(NamedTuple):
     colptr: Any = None
     order: Any = None
     row: Any = None
+    origin: Any = None
     packed: Any = None
     counter: Any = None
 
@@ -100,11 +103,11 @@ class Operands(NamedTuple):
         return Results(output, next(each), next(each) if s.scores else None)
 
 
-TRAILING_NDIM = Operands(2, 2, 1, 1, 2, 2, 2, 1, 1, 2, 0, 1, 1, 1, 1, 1, 2, 0)
+TRAILING_NDIM = Operands(2, 2, 1, 1, 2, 2, 2, 1, 1, 2, 0, 1, 1, 1, 1, 1, 1, 2, 0)
 """The number of axes of each operand after its leading dimensions."""
 N_DIFFERENTIABLE = 7
 """The number of operands with gradients: a, b, weight, key_bias, value, bias and c."""
-N_BACKWARD = 16
+N_BACKWARD = 17
 """The number of operands that a backward needs: all but packed and counter."""
 WITH_KEY_HEADS = frozenset(("b", "key_bias", "value", "packed"))
 """The operands with key heads."""

@@ -61,8 +61,8 @@ def test_operators_with_other_results_need_other_names() -> None:
     assert [y.shape for y in found if y.numel()] == [a.shape, b.shape, value.shape]
     named = (operators.forward.operator, operators.backward.operator)
     assert [str(x) for x in named] == [
-        "anyscore.forward_v2.default",
-        "anyscore.backward_v2.default",
+        "anyscore.forward_v3.default",
+        "anyscore.backward_v3.default",
     ]
 
 

@@ -41,7 +41,10 @@ def record(dtype: torch.dtype, dropout: float, biased: bool) -> tuple[Operands, 
     keep = torch.tensor(normal(1, 1, 1, T_K) > -1) if biased else None
     seed = torch.tensor(5) if dropout else None
     weight = torch.tensor(normal(H, D)).to(dtype)
-    operands = Operands(a, b, weight, bias, value, start=start, stop=stop, mask=keep, seed=seed)
+    origin = torch.tensor([3, 8]) if dropout else None
+    operands = Operands(
+        a, b, weight, bias, value, start=start, stop=stop, mask=keep, seed=seed, origin=origin
+    )
     cap = ("tanh", 3.0) if biased else ("", 0.0)
     return operands, Settings("tanh", 0.5, H // KV, dropout, B * H, [B, H], *cap)
 

@@ -273,7 +273,7 @@ def test_a_weight_that_sees_operators_sees_each_call() -> None:
     for _ in range(4):
         seen.clear()
         slopes(call("additive", [q, k, v, weight]), [q])
-        assert {"anyscore.forward_v2.default", "anyscore.backward_v2.default"} <= set(seen)
+        assert {"anyscore.forward_v3.default", "anyscore.backward_v3.default"} <= set(seen)
 
 
 def test_other_arrays_are_looked_at(misses: list[Any]) -> None:

@@ -26,12 +26,12 @@ def reference_in(xp: Ops) -> Implementation:
     return Implementation("reference", lambda task, options: None, run_task)
 
 
-def run(xp: Ops, task: Task, options: Options, seed: Any) -> Result:
-    """Run a task, with dropout at the rate of the options."""
+def run(xp: Ops, task: Task, options: Options, seed: Any, origin: Array | None = None) -> Result:
+    """Run a task, with dropout at the rate of the options. origin: as in `dropout.dropout_mask`."""
     task, sizes, p = _zero_unread(xp, task), task.sizes, options.dropout
     if task.edges is not None:
         return edges.run(xp, task, task.edges, options, seed)
-    dropout_mask = _dropout_mask(xp, task, p, seed)
+    dropout_mask = _dropout_mask(xp, task, p, seed, origin)
     score, mask = _split_heads(xp, task)
     biases = [_bias(xp, bias, sizes) for bias in task.biases]
     value = task.value
@@ -72,12 +72,14 @@ def weigh(xp: Ops, task: Task, weights: Array, p: float, seed: Any) -> Array:
     return xp.astype(output, task.dtype)
 
 
-def _dropout_mask(xp: Ops, task: Task, p: float, seed: Any) -> Array | None:
+def _dropout_mask(
+    xp: Ops, task: Task, p: float, seed: Any, origin: Array | None = None
+) -> Array | None:
     """Return the boolean dropout mask at rate p, with grouped heads as an axis; None for p = 0."""
     if not p:
         return None
     sizes, seed = task.sizes, xp.seed(seed, like=task.value)
-    dropout_mask = dropout.dropout_mask(xp, seed, p, sizes.lead, sizes.queries, sizes.keys)
+    dropout_mask = dropout.dropout_mask(xp, seed, p, sizes.lead, sizes.queries, sizes.keys, origin)
     return split_heads(xp, dropout_mask, sizes.groups, True)
 
 

@@ -1,4 +1,4 @@
-"""The kernels as PyTorch operators `anyscore::forward_v2` and `::backward_v2`.
+"""The kernels as PyTorch operators `anyscore::forward_v3` and `::backward_v3`.
 
 On the CPU they run the C++ core, on a GPU the kernels that `triton` registers. Operators take flat
 arguments. Only this module converts between them and the records of `anyscore.call.operands`.
@@ -32,7 +32,7 @@ from anyscore.kernels import cpu
 _xp = ops.load("torch")
 Maybe: TypeAlias = Tensor | None
 
-VERSION = 2
+VERSION = 3
 """The version of arguments and results. Caches of compiled code and exported programs identify an
 operator by its name alone, so a changed shape or meaning needs a new version.
 """
@@ -52,7 +52,8 @@ _SETTINGS = ", ".join(
 _SCORES = "str pair, Tensor a, Tensor b, Tensor? weight, Tensor? key_bias"
 _MASK = "Tensor? start, Tensor? stop, Tensor? keep"
 _EDGES = ", ".join(f"Tensor? {name}" for name in ("rowptr", "col", "colptr", "order", "row"))
-_X = f"{_SCORES}, Tensor? value, Tensor? bias, Tensor? c, {_MASK}, Tensor? seed, {_EDGES}"
+_FACTORS = f"{_SCORES}, Tensor? value, Tensor? bias, Tensor? c"
+_X = f"{_FACTORS}, {_MASK}, Tensor? seed, {_EDGES}, Tensor? origin"
 
 # OpenMP is found through PyTorch's library: the process may hold other copies of OpenMP.
 cpu.borrow_threads(str(Path(torch.__file__).parent / "lib" / "libtorch_cpu.so"))
@@ -203,7 +204,7 @@ def _loop(call: Callable[..., Any], n: int, dims: tuple[Any, ...], args: tuple[A
 
 def _batched_forward(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
     n, (x, s), (at, _) = info.batch_size, forward.record(*args), forward.record(*dims)
-    if at.seed is not None:  # seeds differ between entries
+    if not at.seed is at.origin is None:  # seeds or origins differ between entries
         return _loop(forward.operator, n, dims, args)
     results = forward(_moved(x, at, n, len(s.lead)), s._replace(lead=[n, *s.lead]))
     found = (y.new_empty(n, 0) if y.dim() == 1 and not y.numel() else y for y in _as_tuple(results))
@@ -213,7 +214,7 @@ def _batched_forward(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
 def _batched_backward(info: Any, dims: tuple[Any, ...], *args: Any) -> Any:
     n, (x, s, results, upstream) = info.batch_size, backward.record(*args)
     at, _, results_at, upstream_at = backward.record(*dims)
-    if at.seed is not None:
+    if not at.seed is at.origin is None:
         return _loop(backward.operator, n, dims, args)
     # Gradients differ between batch entries, even of an input without the batch dimension.
     moved = _moved(x, at, n, len(s.lead), own=True)
