@@ -85,19 +85,24 @@ Size offset(const View& x, const std::vector<Size>& lead, Size n) {
     return at;
 }
 
-// Returns one stream for each problem. seed: (*lead or 1, 2), low word first; counter: (*lead or 1). So a problem
-// draws the same numbers in any batch and on any device.
-std::vector<Stream> streams_of(const View& seed, const View& counter, const View& stats) {
+// Returns one stream for each problem of stats. seed: (*lead or 1, 2), low word first; counter: (*lead or 1). So a
+// problem draws the same numbers in any batch and on any device. origin: (*lead or 1, 2), the first query and key; or
+// absent. All are words of 32 bits.
+std::vector<Stream> streams_of(const NamedOperands& x, const View& stats) {
     std::vector<Size> lead(stats.shape.begin(), stats.shape.end() - 2);
-    if (seed.rank() != counter.rank() + 1 || counter.rank() + 2 != stats.rank() || seed.shape.back() != 2)
+    auto fits = [&](const View& pair) { return pair.rank() + 1 == stats.rank() && pair.shape.back() == 2; };
+    if (!fits(x.seed) || x.counter.rank() + 2 != stats.rank())
         throw std::invalid_argument("seed and counter do not fit stats.");
+    if (x.origin && (!fits(x.origin) || x.origin.dtype.bits != 32))
+        throw std::invalid_argument("origin must be words of 32 bits (..., 2), of the rank of seed.");
     Size problems = 1;
     for (Size n : lead) problems *= n;
     std::vector<Stream> streams(std::size_t(problems), Stream{});
     for (Size n = 0; n < problems; n++) {
-        auto* words = static_cast<const std::uint32_t*>(seed.data) + offset(seed, lead, n);
-        auto* count = static_cast<const std::uint32_t*>(counter.data) + offset(counter, lead, n);
-        streams[std::size_t(n)] = {words[0] | std::uint64_t(words[1]) << 32, *count};
+        auto words = [&](const View& of) { return static_cast<const std::uint32_t*>(of.data) + offset(of, lead, n); };
+        Stream& stream = streams[std::size_t(n)];
+        stream.seed = words(x.seed)[0] | std::uint64_t(words(x.seed)[1]) << 32, stream.counter = *words(x.counter);
+        if (x.origin) stream.first_query = words(x.origin)[0], stream.first_key = words(x.origin)[1];
     }
     return streams;
 }
@@ -161,7 +166,7 @@ ffi::Error xla_forward(ffi::RemainingArgs operands, ffi::RemainingRets results, 
         if (x.value) to.output = result(results, next++);
         to.stats = result(results, next++);
         if (next < results.size()) to.scores = result(results, next);
-        if (s.dropout > 0) x.streams = streams_of(x.seed, x.counter, to.stats);
+        if (s.dropout > 0) x.streams = streams_of(x, to.stats);
         forward(std::string(pair), x, s, to, threads());
     });
 }
@@ -185,7 +190,7 @@ ffi::Error xla_backward(ffi::RemainingArgs operands, ffi::RemainingRets results,
         Output d_a = result(results, 0);
         std::vector<Size> lead = lead_of({&x.stats, &d_a}, std::size_t(x.stats.rank()) - 2);
         ExpandedOperand stats(x.stats, lead), scores(x.scores, lead), d_stats(x.d_stats, lead), d_scores(x.d_scores, lead);
-        if (s.dropout > 0) x.streams = streams_of(x.seed, x.counter, x.stats);
+        if (s.dropout > 0) x.streams = streams_of(x, x.stats);
         std::size_t next = 0;
         Gradients to;
         to.a = gradient(results, next, x.a);

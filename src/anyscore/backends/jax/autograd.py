@@ -37,7 +37,7 @@ def targets() -> tuple[str, ...]:
 def attend(x: Operands, s: StaticArgs) -> Results:
     """Return differentiable attention, in the dtype of sums.
 
-    x: of full rank; seed (..., 2) and counter (...), see `kernels.xla.attention`.
+    x: of full rank; seed (..., 2), counter (...) and origin (..., 2), see `kernels.xla.attention`.
     """
     results: Results = _attend(_alike(x), s)
     return results
@@ -180,6 +180,8 @@ def _define(function: str, s: StaticArgs, x: Operands, *rest: Any) -> Any:
     dtype = acc_dtype(_xp, *x[:N_DIFFERENTIABLE])
     if x.seed is not None:
         x = x._replace(seed=x.seed.reshape(2))
+    if x.origin is not None:
+        x = x._replace(origin=x.origin.reshape(2))
     if x.rowptr is not None:
         x = x._replace(rowptr=x.rowptr.reshape(-1), col=x.col.reshape(-1))
     if function == "forward":

@@ -25,7 +25,7 @@ try:
 except (ImportError, AttributeError) as error:
     problem = f"Pallas cannot be loaded ({error}): it needs a newer JAX"
 
-_SCALARS = "weight", "seed", "counter", "low", "high", *NONFINITE
+_SCALARS = "weight", "seed", "counter", "origin", "low", "high", *NONFINITE
 """The operands that are read one number at a time; a TPU has separate memory for them."""
 
 

@@ -38,6 +38,7 @@ _OWN = {
     "d_scores": 2,
     "seed": 1,
     "counter": 1,
+    "origin": 1,
 }
 """The number of an operand's own dimensions in a panel; one dimension becomes two: (1, n)."""
 NONFINITE = "nonfinite_value", "nonfinite_d_output", "nonfinite_a", "nonfinite_b"

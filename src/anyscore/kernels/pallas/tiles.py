@@ -135,6 +135,9 @@ class Tiles:
         size = s.rows, s.columns // 4
         row = (i + lax.broadcasted_iota(np.int32, size, 0)).astype(np.uint32)
         quad = (lax.div(j, np.int32(4)) + lax.broadcasted_iota(np.int32, size, 1)).astype(np.uint32)
+        if self.has("origin"):
+            row = row + self.take("origin", g, 0, 0)
+            quad = quad + lax.div(self.take("origin", g, 0, 1), np.uint32(4))
         zero = jnp.zeros(size, np.uint32)
         seed = self.take("seed", g, 0, 0), self.take("seed", g, 0, 1)
         words = philox(_xp, [quad, row, zero + self.take("counter", g, 0, 0), zero], seed)

@@ -1,9 +1,9 @@
 """The C++ core as calls of XLA, for JAX: forward and backward of one record of operands.
 
 Operands have the shapes of `call.operands`, and all are of full rank. Dropout takes a seed (..., 2)
-of 32-bit words, the low one first, and a counter (...) of 32-bit words. Both have leading
-dimensions, so a problem draws the same numbers in every batch. Edges of a graph have leading
-dimensions of 1, shared by all problems.
+of 32-bit words, the low one first, a counter (...) of 32-bit words, and perhaps an origin (..., 2)
+of 32-bit words. All have leading dimensions, so a problem draws the same numbers in every batch.
+Edges of a graph have leading dimensions of 1, shared by all problems.
 """
 
 from __future__ import annotations

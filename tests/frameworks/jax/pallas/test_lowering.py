@@ -32,7 +32,8 @@ def operands(dtype: Any, dropout: float) -> Operands:
         "start": ((2, 1, T_Q), np.int32), "mask": ((1, 4, 1, T_K), bool),
     }  # fmt: skip
     if dropout:
-        shapes |= {"seed": ((1, 1, 2), np.uint32), "counter": (LEAD, np.uint32)}
+        words = (1, 1, 2), np.uint32
+        shapes |= {"seed": words, "counter": (LEAD, np.uint32), "origin": words}
     return Operands(**{name: jax.ShapeDtypeStruct(*x) for name, x in shapes.items()})
 
 
