@@ -62,13 +62,14 @@ def call(
 ) -> None:  # fmt: skip
     """Call forward or backward for (2, 4) problems of 256 keys.
 
-    options: bias, of_pairs (True for a bias of pairs), mask, edges (512, with terms), settings.
+    options: bias, of_pairs (True for a bias of pairs), mask, edges (512, with terms), origin,
+    settings.
     """
     lead, keys, wide = (2, 4), 256, dtype == torch.float64
     features = dtype if wide else features
     acc_dtype = torch.float64 if wide else torch.float32
     bias, mask = options.pop("bias", False), options.pop("mask", False)
-    of_pairs = options.pop("of_pairs", False)
+    of_pairs, origin = options.pop("of_pairs", False), options.pop("origin", False)
     x = Operands(
         torch.zeros(*lead, queries, width, dtype=features),
         torch.zeros(*lead, keys, width, dtype=features),
@@ -79,6 +80,7 @@ def call(
         stop=torch.zeros(2, 1, 1, dtype=torch.int64),
         mask=torch.zeros(*lead, queries, keys, dtype=torch.bool) if mask else None,
         seed=torch.zeros((), dtype=torch.int64) if "dropout" in options else None,
+        origin=torch.zeros(2, dtype=torch.int64) if origin else None,
     )
     kernels = triton
     if options.pop("edges", False):
@@ -162,7 +164,7 @@ def test_wide_dtypes_compile(launches: list[Launch], dtype: torch.dtype, chip: i
 @pytest.mark.oldest
 def test_whatever_may_be_there_compiles(launches: list[Launch]) -> None:
     """Masks, biases, dropout and edges compile, also by the oldest Triton: `make triton-oldest`."""
-    everything = {"mask": True, "bias": True, "of_pairs": True, "dropout": 0.1}
+    everything = {"mask": True, "bias": True, "of_pairs": True, "dropout": 0.1, "origin": True}
     call(pairs.LEAKY_RELU, **everything)
     call(pairs.TANH, **everything, backward=True)
     call(pairs.PRODUCT, **everything, weight=False, queries=1)

@@ -27,7 +27,7 @@ BAND_BYTES = 2**28
 """The most bytes of weights and gradients in a band; a band has at least LEAST_BAND keys."""
 LEAST_BAND = 256
 
-NO_DROPOUT = Dropout(None, 0, 1)
+NO_DROPOUT = Dropout(None, None, 0, 1)
 _NOTHING = Operand(None, 0, 0, 1, 0, 0)
 
 
@@ -102,11 +102,18 @@ class Inputs:
 
     @cached_property
     def dropout(self) -> Dropout:
-        """Return dropout for kernels."""
-        if self.x.seed is None:
+        """Return dropout for kernels.
+
+        Raises:
+            ValueError: the call has edges and an origin.
+        """
+        seed, origin = self.x.seed, self.x.origin
+        if origin is not None and self.x.rowptr is not None:
+            raise ValueError("origin is for dropout without edges.")
+        if seed is None:
             return NO_DROPOUT
-        seed: Tensor = self.x.seed
-        return Dropout(seed.reshape(1), last_dropped(self.s.dropout), self.s.dropout_period)
+        origin = None if origin is None else origin.contiguous()
+        return Dropout(seed.reshape(1), origin, last_dropped(self.s.dropout), self.s.dropout_period)
 
     def two(self, x: Tensor, own: int) -> Tensor:
         """Return x (..., *own dimensions) as (n, h, *own dimensions); n and h are 1 or full.

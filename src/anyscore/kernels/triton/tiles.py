@@ -71,10 +71,12 @@ class Mask(NamedTuple):
 class Dropout(NamedTuple):
     """seed: a pointer, None for no dropout. last: the largest random word that is dropped.
 
-    period: problems are counted modulo it. Kernels do not scale by 1/(1 − p).
+    origin: a pointer to the first query and the first key, None for 0 and 0. period: problems are
+    counted modulo it. Kernels do not scale by 1/(1 − p).
     """
 
     seed: Any
+    origin: Any
     last: Any
     period: Any
 
@@ -158,6 +160,9 @@ def attended(mask, i_p, o_q, o_k, b_start, b_stop, sizes):
 def dropout_mask(dropout, i_p, o_q, o_k):
     """Return the boolean dropout mask (Q, K) of `anyscore.modifiers.dropout`, True = kept."""
     seed = tl.load(dropout.seed).to(tl.uint64)
+    if dropout.origin is not None:
+        o_q = o_q + tl.load(dropout.origin)
+        o_k = o_k + tl.load(dropout.origin + 1)
     counter = (i_p % dropout.period).to(tl.uint64)
     zero = (o_q[:, None] + o_k[None, :]) * 0
     one, two, three, four = tl.philox(  # (Q, K) each
