@@ -367,7 +367,6 @@ def refused(rank: int, ranks: int, what: str) -> str:
         "weights": {"return_weights": True},
         "edges": {"mask": Edges.from_index(torch.tensor([[0], [0]]), queries=12)},
         "separable": {"impl": "separable", "score": SCORES["additive"](drawn(1))},
-        "dropout": {"dropout": 0.5},
         "callable": {"score": lambda q, k: q @ k.mT},
     }.get(what, {})
     if what == "count":
@@ -375,6 +374,9 @@ def refused(rank: int, ranks: int, what: str) -> str:
         return _message(lambda: attention(x[:11], x, x, score=Laplace(2.0), across=layout))
     if what == "lengths":
         layout = Uneven(dist.group.WORLD, [12])
+    if what == "dropout":
+        layout = Uneven(dist.group.WORLD, [6, 6])
+        return _message(lambda: attention(x[:6], x[:6], x[:6], dropout=0.5, across=layout))
     if what == "across":
         layout = "cp"
     if what == "over":
@@ -411,6 +413,49 @@ def layer_error(rank: int, ranks: int, scheme: str) -> float:
     pairs = zip(alone, layer.parameters(), strict=True)
     errors = [(g - p.grad).abs().max().item() for g, p in pairs]
     return max(*errors, (found - expected).abs().max().item())
+
+
+def dropout_error(rank: int, ranks: int, scheme: str, layout: str, impl: str) -> float:
+    """Return the error with dropout of one seed: output, and gradients summed over ranks."""
+    queries, keys = _across(scheme, ranks, layout)
+    tokens = TOKENS
+    if layout == "zigzag":  # pieces of 8 tokens
+        tokens, keys = 32, Zigzag(dist.group.WORLD, 32)
+        queries = keys if scheme == "ring" else queries
+    across, found = (queries, keys), []
+    for given in (None, across):
+        x = drawn(TOKENS if scheme == "ring" else 7)
+        x = {n: y if y.shape[-2:-1] != (TOKENS,) else y[..., :tokens, :] for n, y in x.items()}
+        leaves = {n: x[n].clone().requires_grad_() for n in ("query", "key", "value")}
+        q, k, v = leaves.values()
+        if given is not None:
+            q, k, v = q if queries is None else queries.shard(q), keys.shard(k), keys.shard(v)
+        more = {} if given is None else {"across": given}
+        output = attention(
+            q, k, v, score=Laplace(2.0), mask=Causal("end"), dropout=0.4, dropout_seed=7,
+            impl=impl, **more,
+        )  # fmt: skip
+        upstream = x["upstream"]
+        here = given is None or queries is None
+        (output * (upstream if here else queries.shard(upstream))).sum().backward()
+        gradients = {n: y.grad.clone() for n, y in leaves.items()}
+        for n, g in gradients.items():
+            if given is not None and (n != "query" or queries is not None):
+                dist.all_reduce(g)
+        found.append((output.detach(), gradients))
+    (expected, alone), (output, shared) = found
+    expected = expected if queries is None else queries.shard(expected)
+    errors = [(alone[n] - shared[n]).abs().max().item() for n in alone]
+    return max(*errors, (output - expected).abs().max().item() if output.numel() else 0.0)
+
+
+def drawn_seeds(rank: int, ranks: int) -> Tensor:
+    """Return the output of a call whose seed is drawn, after another state on each rank."""
+    torch.manual_seed(rank)
+    layout = Contiguous(dist.group.WORLD)
+    value = layout.shard(torch.eye(12 * ranks, dtype=torch.float64))
+    x = layout.shard(torch.ones(12 * ranks, 4, dtype=torch.float64))
+    return layout.gather(attention(x, x, value, dropout=0.5, across=layout))
 
 
 def has_weights(rank: int, ranks: int) -> bool:

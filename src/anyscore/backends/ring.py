@@ -325,7 +325,10 @@ def _meet(xp: Ops, part: Part, i: int, block: dict[str, Array], keys: Chunk) -> 
         more = queries.length - 1 if part.s.bias_is_diagonal else 0
         bias = columns(xp, bias, keys.start, keys.length + more)
     start, stop, of_keys = bound(x.start), bound(x.stop), _rows(block, keys)
-    return x._replace(a=x.a[..., rows, :], bias=bias, start=start, stop=stop, mask=mask, **of_keys)
+    x = x._replace(a=x.a[..., rows, :], bias=bias, start=start, stop=stop, mask=mask, **of_keys)
+    if not part.s.dropout:
+        return x
+    return x._replace(origin=xp.array([queries.start, keys.start], like=x.a))
 
 
 def _of_keys(x: Operands) -> dict[str, Array]:

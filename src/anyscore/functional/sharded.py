@@ -166,7 +166,7 @@ def choose_sharded(
             "each key of the whole sequence"
         )
     if options.dropout:
-        _refuse("dropout")
+        _check_dropout(sharded)
     if options.impl == "separable":
         _refuse('impl="separable"')
     task = _with_counts(backend.xp, task)
@@ -212,6 +212,22 @@ def _scheme(task: Task, sharded: Sharded) -> Scheme:
 
 def _refuse(what: str) -> NoReturn:
     raise NotImplementedError(f"across does not take {what}: compute it on one rank.")
+
+
+def _check_dropout(sharded: Sharded) -> None:
+    """Check that chunks of keys begin where the counters of dropout do: see `modifiers.dropout`.
+
+    Raises:
+        ValueError: a chunk begins at another position.
+    """
+    for starts, lengths in zip(*sharded.keys, strict=True):
+        for start, length in zip(starts, lengths, strict=True):
+            if length and start % 4:
+                raise ValueError(
+                    f"dropout across ranks needs pieces of keys that begin at multiples of 4, and "
+                    f"one begins at {start}: choose another number of tokens, or Uneven(mesh, "
+                    "lengths)."
+                )
 
 
 def _with_counts(xp: Ops, task: Task) -> Task:

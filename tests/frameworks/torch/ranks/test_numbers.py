@@ -34,6 +34,23 @@ def test_shards_and_positions(group: Group, layout: str) -> None:
     assert all(group(3).run(ranks_calls.shards_and_positions, layout))
 
 
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+@pytest.mark.parametrize("layout", ["contiguous", "zigzag", "empty ranks"])
+@pytest.mark.parametrize("scheme", ["ring", "stay", "gather"])
+def test_dropout_drops_the_entries_of_one_process(
+    group: Group, scheme: str, layout: str, impl: str
+) -> None:
+    ranks = 3 if layout == "contiguous" else 2  # pieces of 12, 8 and 36 tokens
+    for error in group(ranks).run(ranks_calls.dropout_error, scheme, layout, impl):
+        assert error <= 1e-12
+
+
+def test_ranks_draw_one_seed(group: Group) -> None:
+    one, other = group(2).run(ranks_calls.drawn_seeds)
+    assert one.equal(other)
+    assert 0.3 < (one == 0).double().mean() < 0.7
+
+
 def test_log_sum_exp(group: Group) -> None:
     for error in group(3).run(ranks_calls.log_sum_exp_error):
         assert error <= 1e-12

@@ -45,7 +45,7 @@ def test_an_error_of_one_rank_is_said_on_every_rank(group: Group) -> None:
         ("weights", "across does not take the matrix of scores or weights"),
         ("edges", "across does not take the edges of a graph"),
         ("separable", 'across does not take impl="separable"'),
-        ("dropout", "across does not take dropout"),
+        ("dropout", "pieces of keys that begin at multiples of 4, and one begins at 6"),
         ("callable", "across does not take this call, since the score is a callable"),
         ("second derivative", "attention across ranks has no second derivatives"),
         ("count", "query has 11 tokens on rank"),
