@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import torch
 import torch.distributed as dist
@@ -464,3 +464,22 @@ def has_weights(rank: int, ranks: int) -> bool:
     layer(x, x, x)
     layer(x, x, x, across=Contiguous(dist.group.WORLD))
     return layer.attention_weights is not None
+
+
+def compiled_error(rank: int, ranks: int) -> float:
+    """Return the error of output and gradients under torch.compile, which breaks its graph."""
+    x, layout = drawn(TOKENS), layout_of("zigzag", ranks)
+    q, k, v, upstream = (layout.shard(x[n]) for n in ("query", "key", "value", "upstream"))
+
+    def call(q: Tensor) -> Tensor:
+        found = attention(2 * q, k, v, score=Laplace(2.0), mask=Causal(), across=layout)
+        return cast(Tensor, (found * upstream).sum())
+
+    found = []
+    for function in (call, torch.compile(call, backend="aot_eager")):
+        leaf = q.clone().requires_grad_()
+        loss = function(leaf)
+        loss.backward()
+        found.append((loss.detach(), leaf.grad))
+    (loss, grad), (other_loss, other_grad) = found
+    return max((loss - other_loss).abs().item(), (grad - other_grad).abs().max().item())

@@ -82,3 +82,9 @@ def test_rows_of_a_bias_are_those_of_the_rank(group: Group) -> None:
 def test_checkpointing_and_data_parallel_models(group: Group) -> None:
     for error in group(2).run(ranks_calls.checkpointed_in_data_parallel_error):
         assert error <= 1e-12
+
+
+@pytest.mark.slow
+def test_under_the_compiler(group: Group) -> None:
+    for error in group(2).run(ranks_calls.compiled_error):
+        assert error <= 1e-12
