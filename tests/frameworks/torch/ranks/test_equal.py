@@ -9,7 +9,11 @@ import pytest
 from helpers.ranks import Ranks
 from helpers.ranks_calls import ONE_OUTER, OPTIONS, SCORES, compare
 
-LAYOUTS = "contiguous", "zigzag", "uneven", "empty ranks", "without tokens"
+LAYOUTS = [
+    "zigzag",
+    "empty ranks",
+    *(pytest.param(x, marks=pytest.mark.slow) for x in ("contiguous", "uneven", "without tokens")),
+]
 ONE_OF_EACH_PAIR = ["additive", "gatv2", "laplace", "gaussian", "scaled_dot", "trilinear"]
 BUDGET = 1e-12
 
