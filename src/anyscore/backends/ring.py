@@ -81,8 +81,7 @@ def forward_stay(xp: Ops, kernels: Kernels, part: Part, sharded: Sharded) -> Res
         output = None if output is None else sharded.exchange.sum([output])[0]
         return Results(output, sharded.exchange.max(stats))
     most = sharded.exchange.max(stats[..., 0, :])
-    safe = xp.where(most == -math.inf, 0.0, most)
-    share = xp.exp(stats[..., 0, :] - safe + stats[..., 1, :])
+    share = _weight(xp, stats, most)
     if output is None:
         (total,) = sharded.exchange.sum([share])
     else:
@@ -128,8 +127,7 @@ def join(xp: Ops, s: Settings, one: Results, other: Results) -> Results:
         output = None if one.output is None else one.output + other.output
         return Results(output, xp.maximum(one.stats, other.stats))  # −∞ or 0 without keys
     most = xp.maximum(one.stats[..., 0, :], other.stats[..., 0, :])
-    safe = xp.where(most == -math.inf, 0.0, most)
-    w_one, w_other = (xp.exp(y.stats[..., 0, :] - safe + y.stats[..., 1, :]) for y in (one, other))
+    w_one, w_other = (_weight(xp, y.stats, most) for y in (one, other))
     total = w_one + w_other
     total = xp.where(total == 0, 1.0, total)
     output = None
@@ -137,6 +135,12 @@ def join(xp: Ops, s: Settings, one: Results, other: Results) -> Results:
         w_one, w_other = (w_one / total)[..., None], (w_other / total)[..., None]
         output = w_one * one.output + w_other * other.output
     return Results(output, stats_of(xp, most, xp.log(total)))
+
+
+def _weight(xp: Ops, stats: Array, most: Array) -> Array:
+    """Return w = e^(m − M + l) of statistics (m, l), 0 without keys; most: M (..., T_q)."""
+    safe = xp.where(most == -math.inf, 0.0, most)
+    return xp.exp(stats[..., 0, :] - safe + stats[..., 1, :])
 
 
 def forward(
@@ -286,8 +290,6 @@ def _backward_block(
         if (bias := sums.biases[i]) is not None:
             sums.biases[i] = kernels.add_columns(bias, keys.start, wide["bias"])
         pieces[k] = {name: d + wide[name] for name, d in pieces[k].items()}
-    if not chunks:
-        return {name: kernels.zeros(xp.shape(y), part.x) for name, y in block.items()}
     return {name: _joined(xp, [p[name] for p in pieces], _TOKENS[name]) for name in block}
 
 

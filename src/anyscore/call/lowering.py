@@ -50,9 +50,7 @@ def prepare(
     biases: tuple[LoweredBias, ...] = ()
     mask = lower_mask(xp, sizes, query, call.mask, call.valid_lens, sharded)
     edges = mask if isinstance(mask, LoweredEdges) else None
-    if sharded is not None:
-        pass
-    elif call.bias is not None or call.bias_after is not None:
+    if sharded is None and not call.bias is call.bias_after is None:
         if edges is not None:
             biases = biases_of_edges(xp, edges, call.bias, call.bias_after, query, sizes)
         else:

@@ -15,8 +15,10 @@ from anyscore.masks.context import QueryPositions
 from anyscore.ops import Array, Ops
 
 Scheme: TypeAlias = Literal["ring", "stay", "gather"]
-"""How keys and queries meet: keys pass from rank to rank; or they stay with their rank, and each
-rank has all queries of the call, or gathers the queries of all ranks.
+"""The way that keys and queries meet.
+
+With "ring" keys pass from rank to rank. With the others they stay with their rank: for "stay" each
+rank has all queries of the call, for "gather" it gathers the queries of all ranks.
 """
 Integer: TypeAlias = Any
 """An integer; in JAX a traced one if it depends on the rank."""

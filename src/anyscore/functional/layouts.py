@@ -29,11 +29,8 @@ class Layout:
 
     def __post_init__(self) -> None:
         tokens = self.tokens
-        if tokens is None or (
-            isinstance(tokens, int) and not isinstance(tokens, bool) and tokens >= 0
-        ):
-            return
-        raise ValueError(f"tokens must be an integer ≥ 0 or None, got {brief(tokens)}.")
+        if tokens is not None and not _is_count(tokens):
+            raise ValueError(f"tokens must be an integer ≥ 0 or None, got {brief(tokens)}.")
 
     def shard(self, x: Array, dim: int = -2) -> Array:
         """Return this rank's tokens of the whole sequence.
@@ -54,10 +51,10 @@ class Layout:
             raise ValueError(f"x has {tokens} tokens, and the layout is of {self.tokens}.")
         rank = exchange.rank
         shards = self._shards(exchange.ranks, tokens)
-        last = xp.swapaxes(x, dim, -1) if dim != -1 else x
+        last = xp.swapaxes(x, dim, -1)
         each = [last[..., c.start : c.start + c.length] for c in shards.chunks(xp, rank)]
         found = each[0] if len(each) == 1 else xp.concat(each, -1)
-        return xp.swapaxes(found, dim, -1) if dim != -1 else found
+        return xp.swapaxes(found, dim, -1)
 
     def gather(self, x: Array, dim: int = -2) -> Array:
         """Return the whole sequence, the same on every rank. All ranks call it.
@@ -230,7 +227,7 @@ class Uneven(Layout):
     def __post_init__(self) -> None:
         object.__setattr__(self, "lengths", tuple(self.lengths))
         for n in self.lengths:
-            if isinstance(n, bool) or not isinstance(n, int) or n < 0:
+            if not _is_count(n):
                 raise ValueError(f"lengths must be integers ≥ 0, got {brief(n)}.")
 
     @property
@@ -245,6 +242,11 @@ class Uneven(Layout):
             )
         starts = [sum(self.lengths[:r]) for r in range(ranks)]
         return Shards(tuple((x,) for x in starts), tuple((n,) for n in self.lengths))
+
+
+def _is_count(n: object) -> bool:
+    """Return whether n is an integer ≥ 0."""
+    return isinstance(n, int) and not isinstance(n, bool) and n >= 0
 
 
 def _bounds(tokens: int, pieces: int) -> list[tuple[int, int]]:

@@ -153,8 +153,8 @@ def log_sum_exp(
     >>> np.exp(log_sum_exp(np.ones((2, 3)), np.zeros((4, 3)), valid_lens=[4, 2]))
     array([4., 2.])
     """
-    call = Call(query, key, None, score, mask, valid_lens, softcap, sink, bias, bias_after)
-    call = call if across is None else call._replace(across=across)
+    beside = mask, valid_lens, softcap, sink, bias, bias_after
+    call = Call(query, key, None, score, *beside, across=across)
     return attend_to_scores(call, Options(return_lse=True, impl=impl))[1]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from contextlib import AbstractContextManager
 from dataclasses import fields, is_dataclass
@@ -263,4 +262,4 @@ def _part(xp: Ops, task: Task, options: Options, seed: Any) -> Part:
     biases += [bias_of(xp, other)[0] for other in each[1:]]
     chunks = sharded.query_chunks(xp, task.sizes.queries)
     x = x._replace(bias=None, packed=None)
-    return Part(x, s._replace(dropout_period=math.prod(s.lead)), chunks, tuple(biases))
+    return Part(x, s, chunks, tuple(biases))

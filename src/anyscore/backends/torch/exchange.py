@@ -23,7 +23,7 @@ from anyscore.score.base import Projection
 
 _MOMENT = 0.1  # seconds
 _MOMENTS = 30
-"""How long to look for a rank that has ended: its connections close before its process ends."""
+"""The number of looks for a rank that has ended: its connections close before its process ends."""
 
 
 class ProcessExchange:
