@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import email
 import hashlib
 import importlib.util
 import os
@@ -32,9 +33,12 @@ print(anyscore_build.build_sdist(sys.argv[1]))
 """
 
 
+REPOSITORY, TAG = "https://github.com/Some-body/anyscore", "v1.2.3"
+
+
 @pytest.fixture(scope="module")
 def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the source archive of the checkout."""
+    """Return the source archive of the checkout, as a release makes it."""
     folder = tmp_path_factory.mktemp("archive")
     chosen = ["--python-version", "3.13", "--abi", "cp313", "--only-binary", ":all:"]
     run(*PIP, "download", "--no-deps", *chosen, "--dest", folder, f"jaxlib=={backend().JAXLIB}")
@@ -44,6 +48,7 @@ def archive(tmp_path_factory: pytest.TempPathFactory) -> Path:
         packed.extractall(folder, names)
     path = os.pathsep.join([str(folder), str(ROOT / "build_system")])
     source = sources(folder / "anyscore")
+    run(sys.executable, ROOT / "build_system" / "addresses.py", REPOSITORY, TAG, folder=source)
     run(sys.executable, "-c", SDIST, folder, folder=source, env={**os.environ, "PYTHONPATH": path})
     (made,) = folder.glob("anyscore-*.tar.gz")
     return made
@@ -65,6 +70,38 @@ def test_the_archive_has_all_sources_and_the_headers_of_others(archive: Path) ->
     assert packed.keys() >= {*needed}
     assert not [path for path in packed if path.endswith(".so") or path.startswith("build/")]
     assert digests == backend().SHA256
+
+
+def test_a_package_index_has_addresses(archive: Path) -> None:
+    """Its page has README.md alone: no link there is relative, and each names a file of the tag."""
+    with tarfile.open(archive) as opened:
+        (path,) = (x for x in opened.getnames() if re.fullmatch(r"[^/]+/PKG-INFO", x))
+        file = opened.extractfile(path)
+        assert file
+        said = email.message_from_bytes(file.read())
+    urls = dict(x.split(", ") for x in said.get_all("Project-URL", []))
+    assert urls["Source"] == REPOSITORY
+    assert urls["Documentation"] == "https://some-body.github.io/anyscore/"
+    links = re.findall(r"\]\(([^)\s]+)\)", said.get_payload())
+    ours = [x.partition("#")[0] for x in links if x.startswith(REPOSITORY)]
+    assert [x for x in links if "://" not in x] == []
+    assert f"{REPOSITORY}/raw/{TAG}/docs/report.png" in ours
+    assert f"{REPOSITORY}/blob/{TAG}/CONTRIBUTING.md" in ours
+    files = [x.removeprefix(f"{REPOSITORY}/").split("/", 2) for x in ours]
+    assert [x for kind, tag, x in files if tag != TAG or not (ROOT / x).is_file()] == []
+    assert {Path(x).suffix for kind, _, x in files if kind == "raw"} <= {".png", ".svg"}
+
+
+@pytest.mark.parametrize("arguments", [[], [REPOSITORY], ["github.com/a/b", TAG], ["../b", TAG]])
+def test_addresses_that_are_none_change_nothing(tmp_path: Path, arguments: list[str]) -> None:
+    script = ROOT / "build_system" / "addresses.py"
+    for name in ("README.md", "pyproject.toml"):
+        shutil.copy(ROOT / name, tmp_path)
+    done = subprocess.run([sys.executable, script, *arguments], cwd=tmp_path, capture_output=True)
+    assert done.returncode == 1
+    assert b"addresses.py https://github.com/OWNER/NAME" in done.stderr
+    for name in ("README.md", "pyproject.toml"):
+        assert (tmp_path / name).read_bytes() == (ROOT / name).read_bytes()
 
 
 def test_the_archive_asks_for_no_jaxlib(
