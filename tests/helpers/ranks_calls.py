@@ -378,7 +378,7 @@ def refused(rank: int, ranks: int, what: str) -> str:
         layout = Uneven(dist.group.WORLD, [6, 6])
         return _message(lambda: attention(x[:6], x[:6], x[:6], dropout=0.5, across=layout))
     if what == "across":
-        layout = "cp"
+        layout = 3
     if what == "over":
         layout = Contiguous("cp")
     if what == "numpy":

@@ -24,7 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple, Protocol
 
 from anyscore.call.operands import Operands, Results, Settings
-from anyscore.call.shards import Chunk, Exchange, Integer, Part, Scheme, Sharded, columns
+from anyscore.call.shards import Chunk, Exchange, Integer, Part, Scheme, Sharded, of_tokens
 from anyscore.modifiers.normalizers import stats_of
 from anyscore.ops import Array, Ops
 
@@ -43,6 +43,9 @@ class Kernels(Protocol):
 
     def add_columns(self, to: Array, start: Integer, x: Array) -> Array:
         """Return `to` with x added to to[..., start : start + n]."""
+
+    def origin(self, query: Integer, key: Integer, x: Operands) -> Array:
+        """Return the operand `origin` of a block that begins at these positions."""
 
 
 class Gradients(NamedTuple):
@@ -143,6 +146,32 @@ def _weight(xp: Ops, stats: Array, most: Array) -> Array:
     return xp.exp(stats[..., 0, :] - safe + stats[..., 1, :])
 
 
+def upstream_of_block(
+    xp: Ops, s: Settings, block: Results, whole: Results, upstream: Results
+) -> Results:
+    """Return the gradients of a block's results, from those of the whole.
+
+    The block's output o has the weight w = e^(lse − L) in the whole's O: d o = w dO, and
+    d lse = w (dO · (o − O) + dL).
+    """
+    d_output, d_stats, _ = upstream
+    if s.normalizer:
+        return Results(d_output, None)
+    most, wide = whole.stats[..., 0, :], xp.dtype(whole.stats)
+    safe = xp.where(most == -math.inf, 0.0, most)
+    log_sums = block.stats[..., 1, :] - whole.stats[..., 1, :]
+    w = xp.exp((block.stats[..., 0, :] - safe) + log_sums)
+    d_lse = 0 * w
+    if d_output is not None:
+        d_output = xp.astype(d_output, wide)
+        d_lse = xp.sum(d_output * (block.output - whole.output), -1)
+        d_output = w[..., None] * d_output
+    if d_stats is not None:
+        d_lse = d_lse + d_stats[..., 1, :]
+    d_lse = (w * d_lse)[..., None, :]
+    return Results(d_output, xp.concat([0 * d_lse, d_lse], -2))
+
+
 def forward(
     xp: Ops, kernels: Kernels, part: Part, sharded: Sharded, scheme: Scheme
 ) -> tuple[Results, Results]:
@@ -153,7 +182,9 @@ def forward(
         found = forward_stay(xp, kernels, part, sharded)
     else:
         found = forward_stay(xp, kernels, gathered(xp, part, sharded), sharded)
-        return _own_rows(found, sharded), found
+        output, stats, _ = found
+        output = None if output is None else _own_rows(xp, output, sharded, -2)
+        return Results(output, _own_rows(xp, stats, sharded, -1)), found
     return found, found
 
 
@@ -185,8 +216,7 @@ def backward(
     whole = gathered(xp, part, sharded)
     found = backward_stay(xp, kernels, whole, sharded, results, upstream)
     (a,) = sharded.exchange.sum([found.x.a])
-    rows = _own_slice(sharded)
-    return Gradients(found.x._replace(a=a[..., rows, :]), part.biases)
+    return Gradients(found.x._replace(a=_own_rows(xp, a, sharded, -2)), part.biases)
 
 
 def gathered(xp: Ops, part: Part, sharded: Sharded) -> Part:
@@ -218,16 +248,12 @@ def _query_counts(sharded: Sharded) -> list[int]:
     return [sharded.queries.count(rank) for rank in range(sharded.exchange.ranks)]
 
 
-def _own_slice(sharded: Sharded) -> slice:
-    """Return the rows of this rank among the queries of all ranks."""
+def _own_rows(xp: Ops, x: Array, sharded: Sharded, axis: int) -> Array:
+    """Return the rows of this rank from an array of the queries of all ranks."""
+    assert sharded.queries is not None
     counts, rank = _query_counts(sharded), sharded.exchange.rank
-    return slice(sum(counts[:rank]), sum(counts[: rank + 1]))
-
-
-def _own_rows(results: Results, sharded: Sharded) -> Results:
-    rows = _own_slice(sharded)
-    output, stats, _ = results
-    return Results(None if output is None else output[..., rows, :], stats[..., rows])
+    start = sum(counts[:rank]) if isinstance(rank, int) else rank * counts[0]
+    return of_tokens(xp, x, start, sharded.queries.count(rank), axis)
 
 
 # One block: the keys of one rank
@@ -242,7 +268,7 @@ def _forward_block(
     found: list[Results | None],
 ) -> None:
     """Join the results over the keys of a block into `found`, one for each chunk of queries."""
-    for i, _, _, met in _meetings(xp, part, block, chunks):
+    for i, _, _, met in _meetings(xp, kernels, part, block, chunks):
         one, so_far = kernels.forward(met, part.s), found[i]
         found[i] = one if so_far is None else join(xp, part.s, so_far, one)
 
@@ -279,7 +305,7 @@ def _backward_block(
         {name: kernels.zeros(xp.shape(y), part.x) for name, y in _rows(block, keys).items()}
         for keys in chunks
     ]
-    for i, k, keys, met in _meetings(xp, part, block, chunks):
+    for i, k, keys, met in _meetings(xp, kernels, part, block, chunks):
         rows = part.chunks[i]
         of_block = _of_queries(results, rows), _of_queries(upstream, rows)
         got = kernels.backward(met, part.s, *of_block)
@@ -299,16 +325,18 @@ def _gradients(xp: Ops, sums: _Sums, of_keys: dict[str, Array]) -> Gradients:
 
 
 def _meetings(
-    xp: Ops, part: Part, block: dict[str, Array], chunks: list[Chunk]
+    xp: Ops, kernels: Kernels, part: Part, block: dict[str, Array], chunks: list[Chunk]
 ) -> Iterator[tuple[int, int, Chunk, Operands]]:
     """Yield (chunk of queries, chunk of keys, the latter, operands) of each pair with tokens."""
     for k, keys in enumerate(chunks):
         for i, queries in enumerate(part.chunks):
             if keys.length and queries.length:
-                yield i, k, keys, _meet(xp, part, i, block, keys)
+                yield i, k, keys, _meet(xp, kernels, part, i, block, keys)
 
 
-def _meet(xp: Ops, part: Part, i: int, block: dict[str, Array], keys: Chunk) -> Operands:
+def _meet(
+    xp: Ops, kernels: Kernels, part: Part, i: int, block: dict[str, Array], keys: Chunk
+) -> Operands:
     """Return the operands of chunk i of the queries and a chunk of keys."""
     x, bias, queries = part.x, part.biases[i], part.chunks[i]
     rows = slice(queries.at, queries.at + queries.length)
@@ -322,15 +350,15 @@ def _meet(xp: Ops, part: Part, i: int, block: dict[str, Array], keys: Chunk) -> 
     mask = x.mask
     if mask is not None:
         mask = mask if xp.shape(mask)[-2] == 1 else mask[..., rows, :]
-        mask = mask if xp.shape(mask)[-1] == 1 else columns(xp, mask, keys.start, keys.length)
+        mask = mask if xp.shape(mask)[-1] == 1 else of_tokens(xp, mask, keys.start, keys.length)
     if bias is not None:
         more = queries.length - 1 if part.s.bias_is_diagonal else 0
-        bias = columns(xp, bias, keys.start, keys.length + more)
+        bias = of_tokens(xp, bias, keys.start, keys.length + more)
     start, stop, of_keys = bound(x.start), bound(x.stop), _rows(block, keys)
     x = x._replace(a=x.a[..., rows, :], bias=bias, start=start, stop=stop, mask=mask, **of_keys)
     if not part.s.dropout:
         return x
-    return x._replace(origin=xp.array([queries.start, keys.start], like=x.a))
+    return x._replace(origin=kernels.origin(queries.start, keys.start, x))
 
 
 def _of_keys(x: Operands) -> dict[str, Array]:

@@ -115,7 +115,7 @@ class Backend:
         Raises:
             TypeError: the framework has no such groups, or `over` is none.
         """
-        raise TypeError("across is for PyTorch, whose processes form groups: leave it out.")
+        raise TypeError("across is for PyTorch and JAX, whose ranks form groups: leave it out.")
 
     def uncompiled(self, function: AnyFunction) -> AnyFunction:
         """Return a function that a compiler in progress calls, and does not look into."""

@@ -54,7 +54,7 @@ class Shards(NamedTuple):
         found, at = [], 0
         for i, length in enumerate(lengths):
             column = [starts[i] for starts in self.starts]
-            start = column[rank] if known else xp.take(xp.array(column, rank), rank)
+            start = column[rank] if known else _entry(xp, column, rank)
             found.append(Chunk(at, length, start))
             at += length
         return found
@@ -146,7 +146,7 @@ class Sharded(NamedTuple):
         """
         some = self.exchange.max(xp.astype(attended, "uint8"))
         chunks = self.keys.chunks(xp, self.exchange.rank)
-        each = [columns(xp, some, c.start, c.length) for c in chunks]
+        each = [of_tokens(xp, some, c.start, c.length) for c in chunks]
         return (each[0] if len(each) == 1 else xp.concat(each, -1)) > 0
 
 
@@ -164,8 +164,17 @@ class Part(NamedTuple):
     biases: tuple[Array | None, ...]
 
 
-def columns(xp: Ops, x: Array, start: Integer, count: int) -> Array:
-    """Return x[..., start : start + count]."""
+def of_tokens(xp: Ops, x: Array, start: Integer, count: int, axis: int = -1) -> Array:
+    """Return `count` entries of x along an axis, from `start` on."""
     if isinstance(start, int):
-        return x[..., start : start + count]
-    return xp.take(x, xp.arange(count, x) + start)
+        last = xp.swapaxes(x, axis, -1)[..., start : start + count]
+        return xp.swapaxes(last, axis, -1)
+    index = xp.arange(count, x) + start
+    if len(xp.shape(x)) == 1:
+        return xp.take(x, index)
+    return xp.swapaxes(xp.take_rows(xp.swapaxes(x, axis, -2), index), axis, -2)
+
+
+def _entry(xp: Ops, numbers: list[int], place: Array) -> Array:
+    """Return the number in a traced place, as a tracer ()."""
+    return xp.take(xp.array(numbers, place), xp.reshape(place, (1,)))[0]

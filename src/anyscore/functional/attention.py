@@ -80,7 +80,7 @@ def attention(
     return_weights: bool = False,
     return_lse: bool = False,
     impl: str = "auto",
-    across: Layout | tuple[Layout | None, Layout] | None = None,
+    across: Layout | str | tuple[Layout | None, Layout] | None = None,
 ) -> Any:
     """Attention with any scoring function.
 
@@ -119,11 +119,12 @@ def attention(
             with the reason, if no fused implementation can run it. With "separable" additive
             scores are computed to three digits as a product, or raise; see the page separable of
             the documentation.
-        across: the layout of the tokens on several ranks, such as `Contiguous(mesh)`. Query, key
-            and value are then this rank's tokens, and masks and biases count positions of the
-            whole sequence. A pair has a layout of queries and one of keys; the first may be None,
-            for all queries on each rank. By default None: all tokens are here. See the page ranks
-            of the documentation.
+        across: the layout of the tokens on several ranks, such as `Contiguous(mesh)` in PyTorch.
+            In JAX it is over the name of an axis, inside `jax.shard_map`; the name alone, "cp",
+            means `Contiguous("cp")`. Query, key and value are then this rank's tokens, and masks
+            and biases count positions of the whole sequence. A pair has a layout of queries and
+            one of keys; the first may be None, for all queries on each rank. By default None: all
+            tokens are here. See the page ranks of the documentation.
 
     Returns:
         The output (..., T_q, d_v) in the dtype of the query; `AttentionOutput` if a `return_*`
@@ -192,7 +193,7 @@ def plan(
     return_weights: bool = False,
     return_lse: bool = False,
     impl: str = "auto",
-    across: Layout | tuple[Layout | None, Layout] | None = None,
+    across: Layout | str | tuple[Layout | None, Layout] | None = None,
 ) -> Plan:
     """Return the implementation that `attention` would choose for the arguments, and the reason.
 

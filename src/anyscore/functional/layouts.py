@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anyscore import backends
-from anyscore.call.shards import Exchange, Shards
+from anyscore.call.shards import Exchange, Shards, of_tokens
 from anyscore.ops import Array, framework, load
 from anyscore.ops.checks import brief
 
@@ -20,8 +20,9 @@ from anyscore.ops.checks import brief
 class Layout:
     """Base class of layouts.
 
-    over: a `DeviceMesh` of one dimension or a process group of PyTorch. tokens: the number of
-    tokens of the whole sequence; None: every rank has as many as this one.
+    over: a `DeviceMesh` of one dimension or a process group of PyTorch; or the name of an axis, for
+    JAX inside `jax.shard_map`. tokens: the number of tokens of the whole sequence; None: every rank
+    has as many as this one.
     """
 
     over: Any
@@ -51,10 +52,8 @@ class Layout:
             raise ValueError(f"x has {tokens} tokens, and the layout is of {self.tokens}.")
         rank = exchange.rank
         shards = self._shards(exchange.ranks, tokens)
-        last = xp.swapaxes(x, dim, -1)
-        each = [last[..., c.start : c.start + c.length] for c in shards.chunks(xp, rank)]
-        found = each[0] if len(each) == 1 else xp.concat(each, -1)
-        return xp.swapaxes(found, dim, -1)
+        each = [of_tokens(xp, x, c.start, c.length, dim) for c in shards.chunks(xp, rank)]
+        return each[0] if len(each) == 1 else xp.concat(each, dim)
 
     def gather(self, x: Array, dim: int = -2) -> Array:
         """Return the whole sequence, the same on every rank. All ranks call it.
@@ -74,11 +73,31 @@ class Layout:
         shards = self.of_rank(exchange, xp.shape(x)[dim], "x")
         counts = [shards.count(rank) for rank in range(exchange.ranks)]
         whole = exchange.gather_differentiably(x, dim, counts)
-        order = [p for rank in range(exchange.ranks) for p in shards.numbers(rank)]
+        order = self.order(exchange.ranks, shards.tokens)
         places = sorted(range(len(order)), key=order.__getitem__)
         if places == list(range(len(order))):
             return whole
         return xp.index_select(whole, places, dim)
+
+    def order(self, ranks: int, tokens: int | None = None) -> list[int]:
+        """Return the positions of all tokens, rank after rank. No exchange.
+
+        An array with its tokens in this order, cut into one piece for each rank, has this layout:
+        `x[..., order, :]`. NumPy's `argsort(order)` leads back.
+
+        Args:
+            ranks: the number of ranks, ≥ 1.
+            tokens: the number of tokens of the whole sequence. By default the layout's own.
+
+        Raises:
+            ValueError: the layout has another number of ranks or tokens, or none is known.
+        """
+        if tokens is None:
+            tokens = self.tokens
+        if tokens is None or self.tokens not in (None, tokens):
+            raise ValueError(f"tokens is {tokens}, and the layout is of {self.tokens} tokens.")
+        shards = self._shards(ranks, tokens)
+        return [p for rank in range(ranks) for p in shards.numbers(rank)]
 
     def positions(self, like: Array, dim: int = -2) -> Array:
         """Return the positions (T,) of this rank's tokens in the whole sequence.
@@ -102,6 +121,11 @@ class Layout:
         """
         tokens = count * exchange.ranks if self.tokens is None else self.tokens
         shards = self._shards(exchange.ranks, tokens)
+        if not isinstance(exchange.rank, int) and len(set(shards.lengths)) > 1:
+            raise ValueError(
+                f"{name} has {shards.tokens} tokens, which {exchange.ranks} ranks do not divide "
+                "into pieces of one length, as ranks of JAX need: append masked tokens."
+            )
         expected = shards.count(exchange.rank)
         if expected != count:
             raise ValueError(
@@ -129,7 +153,7 @@ class Contiguous(Layout):
     The last ranks have fewer tokens, or none, if the ranks do not divide them.
 
     Args:
-        over: a `DeviceMesh` of one dimension, or a process group.
+        over: a `DeviceMesh` of one dimension, or a process group; in JAX the name of an axis.
         tokens: the number of tokens of the whole sequence. By default None: every rank has as
             many as this one.
 
@@ -165,7 +189,7 @@ class Zigzag(Layout):
         rank r has the pieces r and 2 ranks − 1 − r of 2 ranks pieces of ⌈tokens / (2 ranks)⌉
 
     Args:
-        over: a `DeviceMesh` of one dimension, or a process group.
+        over: a `DeviceMesh` of one dimension, or a process group; in JAX the name of an axis.
         tokens: the number of tokens of the whole sequence. By default None: every rank has as
             many as this one.
 
@@ -203,7 +227,7 @@ class Uneven(Layout):
     """Layout of pieces of any lengths, in the order of the ranks.
 
     Args:
-        over: a `DeviceMesh` of one dimension, or a process group.
+        over: a `DeviceMesh` of one dimension, or a process group; in JAX the name of an axis.
         lengths: the number of tokens of each rank, integers ≥ 0.
 
     Raises:

@@ -125,7 +125,7 @@ def log_sum_exp(
     bias: Any = None,
     bias_after: Any = None,
     impl: str = "auto",
-    across: Layout | tuple[Layout | None, Layout] | None = None,
+    across: Layout | str | tuple[Layout | None, Layout] | None = None,
 ) -> Array:
     """Return the log-sum-exp of the scores over the attended keys, in memory for queries + keys.
 

@@ -14,7 +14,7 @@ from anyscore.call.lowering import Lowered, lower_mask, prepare, shard_biases
 from anyscore.call.prepared import PreparedKeys
 from anyscore.call.shards import Exchange, Part, Scheme, Sharded
 from anyscore.call.task import Call, Options, Task
-from anyscore.functional.layouts import Layout
+from anyscore.functional.layouts import Contiguous, Layout
 from anyscore.masks.lowered import LoweredMask
 from anyscore.masks.objects import parts
 from anyscore.modifiers.biases import LoweredBias
@@ -31,7 +31,8 @@ class Agreement(AbstractContextManager["Agreement"]):
     """The lowering of a call on all ranks: every rank learns of another call, or of an error.
 
     across: of the call, a layout of queries and keys, or a pair of them. In a pair None means that
-    each rank has all queries. alone: whether to exchange nothing.
+    each rank has all queries. The name of an axis stands for Contiguous(name). alone: whether to
+    exchange nothing.
 
     Raises:
         TypeError: `across` is neither.
@@ -39,14 +40,15 @@ class Agreement(AbstractContextManager["Agreement"]):
     """
 
     def __init__(self, call: Call, options: Options, alone: bool) -> None:
-        across = call.across
+        across: Any = Contiguous(call.across) if isinstance(call.across, str) else call.across
         pair = across if isinstance(across, tuple) and len(across) == 2 else (across, across)
         self._queries, self._keys = pair
         of_queries = self._queries is None or isinstance(self._queries, Layout)
         if not isinstance(self._keys, Layout) or not of_queries:
             raise TypeError(
                 "across must be a layout such as Contiguous(mesh), or a pair (of queries, of keys) "
-                f"where None means all queries on each rank, got {brief(across)}."
+                "where None means all queries on each rank; in JAX the name of an axis will do. "
+                f"Got {brief(across)}."
             )
         backend = backends.load(framework(call.query) or "numpy")
         exchange = backend.exchange(self._keys.over)

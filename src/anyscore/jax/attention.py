@@ -32,7 +32,7 @@ class Attention(AttentionOptions, Layer):
 
     `init` and `apply` take queries (..., T_q, d_q), keys (..., T_k, d_k) and values (..., T_k,
     d_v), by default the keys. The arguments valid_lens, mask, bias and bias_after are as for
-    `anyscore.attention`.
+    `anyscore.attention`; so is across, an argument of `apply` alone.
 
     Args:
         score: a name ("additive", "scaled_dot", …; `anyscore.score.SCORES`) or a score's class:
@@ -136,6 +136,7 @@ class Attention(AttentionOptions, Layer):
         training: bool = False,
         dropout_seed: Any = None,
         return_weights: bool = False,
+        across: Any = None,
     ) -> AttentionOutput:
         """Compute the results of `apply` as an `AttentionOutput`."""
         queries, keys, values = map(as_jax, (queries, keys, values))
@@ -149,7 +150,7 @@ class Attention(AttentionOptions, Layer):
         biases = as_jax(bias), as_jax(bias_after)
         call = Call(queries, keys, values, score, mask, valid_lens, self.softcap, sink, *biases)
         result, _ = attend(
-            call._replace(normalizer=self.normalizer),
+            call._replace(normalizer=self.normalizer, across=across),
             Options(dropout, dropout_seed, return_weights, impl=self.impl),
         )
         return result

@@ -14,6 +14,7 @@ import jax.numpy as jnp
 from jax.sharding import NamedSharding, PartitionSpec
 
 from anyscore.backends.record import keeps_scores, run_reference
+from anyscore.backends.ring import upstream_of_block
 from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results
 from anyscore.kernels import cpu
 from anyscore.kernels.pallas import attention as pallas
@@ -77,7 +78,7 @@ def _as_wide(b: Array) -> Array:
 
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _attend(x: Operands, s: StaticArgs) -> Results:
-    results: Results = _compute("forward", s, x)
+    results: Results = compute("forward", s, True, x)
     return results
 
 
@@ -116,7 +117,7 @@ _attend.defjvp(_attend_jvp, symbolic_zeros=True)
 @partial(jax.custom_jvp, nondiff_argnums=(1,))
 def _gradients(x: Operands, s: StaticArgs, results: Results, upstream: Results) -> Operands:
     """Return the gradients of the factors of x, each of the type of its operand."""
-    gradients = _compute("backward", s, x, results, upstream).present()
+    gradients = compute("backward", s, True, x, results, upstream).present()
     likes = {name: getattr(x, name) for name in gradients}
     return Operands(**{n: _typed(y.astype(likes[n].dtype), likes[n]) for n, y in gradients.items()})
 
@@ -142,18 +143,21 @@ def _with(record: Any, moving: Named) -> Any:
     return record._replace(**{n: y for n, y in moving.items() if n in record._fields})
 
 
-@partial(jax.jit, static_argnums=(0, 1), inline=True)
-def _compute(function: str, s: StaticArgs, *args: Any) -> Any:
-    """Run "forward" or "backward" by the implementation of the platform.
+@partial(jax.jit, static_argnums=(0, 1, 2), inline=True)
+def compute(function: str, s: StaticArgs, by_kernels: bool, *args: Any) -> Any:
+    """Run "forward", "backward" or "backward_block" by the implementation of the platform.
 
-    args, result: as in `kernels.xla.attention`, without the settings.
+    "backward_block" takes the results of a whole of which x has a part of the keys. by_kernels:
+    whether kernels may run, not the reference alone. args, result: as in `kernels.xla.attention`,
+    without the settings.
     """
+    kernel = function.removesuffix("_block")
 
     def by_core(args: Any) -> Any:
-        return vary_like(getattr(xla, function)(args[0], s.settings, *args[1:]), args)
+        return vary_like(getattr(xla, kernel)(args[0], s.settings, *args[1:]), args)
 
-    def by_kernels(args: Any) -> Any:
-        return vary_like(getattr(pallas, function)(args[0], s, *args[1:]), args)
+    def by_pallas(args: Any) -> Any:
+        return vary_like(getattr(pallas, kernel)(args[0], s, *args[1:]), args)
 
     def defined(args: Any) -> Any:
         return vary_like(_define(function, s, *args), args)
@@ -163,7 +167,7 @@ def _compute(function: str, s: StaticArgs, *args: Any) -> Any:
     known = cpu.has(s.pair.key, is_double) and xla.problem() is None
     on_cpu = by_core if known else defined
     has_kernels = args[0].rowptr is None
-    on_cuda = by_kernels if has_kernels and not empty else defined
+    on_cuda = by_pallas if has_kernels and not empty else defined
 
     def fused(args: Any) -> Any:
         if "interpret" in s.targets:
@@ -172,11 +176,11 @@ def _compute(function: str, s: StaticArgs, *args: Any) -> Any:
             return on_cpu(args)
         return jax.lax.platform_dependent(args, cpu=on_cpu, cuda=on_cuda)
 
-    return unless_exported(fused, defined, args)
+    return unless_exported(fused, defined, args) if by_kernels else defined(args)
 
 
 def _define(function: str, s: StaticArgs, x: Operands, *rest: Any) -> Any:
-    """Run "forward" or "backward" by the reference, in the dtype of sums."""
+    """Run a function of `compute` by the reference, in the dtype of sums."""
     dtype = acc_dtype(_xp, *x[:N_DIFFERENTIABLE])
     if x.seed is not None:
         x = x._replace(seed=x.seed.reshape(2))
@@ -187,7 +191,10 @@ def _define(function: str, s: StaticArgs, x: Operands, *rest: Any) -> Any:
     if function == "forward":
         return run_reference(_xp, x, s.settings)
 
-    _, upstream = rest
+    whole, upstream = rest
+    if function == "backward_block":
+        block = run_reference(_xp, x, s.settings)
+        upstream = upstream_of_block(_xp, s.settings, block, whole, upstream)
     reached = upstream.present()
 
     def run(*factors: Array) -> Named:

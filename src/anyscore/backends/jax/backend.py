@@ -28,7 +28,14 @@ from anyscore.backends.record import (
 )
 from anyscore.backends.reference.run import reference_in
 from anyscore.call.backend import Backend, Implementation, Result
-from anyscore.call.operands import N_DIFFERENTIABLE, TRAILING_NDIM, Operands, Settings
+from anyscore.call.operands import (
+    N_DIFFERENTIABLE,
+    TRAILING_NDIM,
+    Operands,
+    Results,
+    Settings,
+)
+from anyscore.call.shards import Exchange, Part, Scheme, Sharded
 from anyscore.call.task import Options, Task
 from anyscore.kernels.pallas import attention as pallas
 from anyscore.kernels.pallas.attention import StaticArgs
@@ -36,6 +43,7 @@ from anyscore.kernels.xla import attention as xla
 from anyscore.ops import Array, acc_dtype, load
 from anyscore.ops.pytrees import register_pytrees
 from anyscore.score.factors import Factors
+from anyscore.score.pairs import pair_named
 
 register_pytrees()
 
@@ -66,6 +74,17 @@ class JAX(Backend):
 
     def sparse(self, scores: Array, power: int) -> Array:
         return sparse_weights(scores, power)
+
+    def exchange(self, over: Any) -> Exchange:
+        from anyscore.backends.jax.exchange import exchange_of
+
+        return exchange_of(over)
+
+    def attend_sharded(self, part: Part, sharded: Sharded, scheme: Scheme, fused: bool) -> Results:
+        from anyscore.backends.jax.sharded import attend
+
+        static = StaticArgs(part.s, pair_named(part.s.pair), autograd.targets())
+        return attend(static, part._replace(x=_ready(part.x, part.s)), sharded, scheme, fused)
 
     def pack_keys(self, f: Factors) -> Array | None:
         if xla.problem() or _why_not_on_cpu(f.b) or why_not_dtype(str(f.b.dtype)):
@@ -102,14 +121,10 @@ def _why_not_on_gpu(x: Array) -> str | None:
 
 def _run(task: Task, options: Options, seed: Any) -> Result:
     x, s = operands_of(_xp, task, options, seed)
-    if options.dropout:
-        words = jnp.stack(_xp.words(x.seed))
-        counter = jnp.arange(math.prod(s.lead), dtype=np.uint32).reshape(s.lead)
-        x = x._replace(seed=words, counter=counter)
     if x.packed is not None and x.packed.dtype != acc_dtype(_xp, *x[:N_DIFFERENTIABLE]):
         x = x._replace(packed=None)
     x = with_edges_by_key(x, task)  # JAX does not tell whether gradients follow
-    output, stats, scores = autograd.attend(_full_rank(x, s.lead), _static_args(task, s))
+    output, stats, scores = autograd.attend(_ready(x, s), _static_args(task, s))
     return Result(None if output is None else output.astype(x.value.dtype), stats, scores)
 
 
@@ -118,8 +133,13 @@ def _static_args(task: Task, s: Settings) -> StaticArgs:
     return StaticArgs(s, cast(Factors, task.score).pair, autograd.targets())
 
 
-def _full_rank(x: Operands, lead: tuple[int, ...]) -> Operands:
-    """Return operands with axes of size 1 prepended, up to len(lead) leading dimensions."""
+def _ready(x: Operands, s: Settings) -> Operands:
+    """Return operands of full rank: axes of size 1 before them; with the counter of dropout."""
+    lead = s.lead
+    if s.dropout:
+        words = jnp.stack(_xp.words(x.seed))
+        counter = jnp.arange(math.prod(lead), dtype=np.uint32).reshape(lead)
+        x = x._replace(seed=words, counter=counter)
 
     def reshaped(y: Array | None, own: int) -> Array | None:
         missing = 0 if y is None else len(lead) + own - y.ndim

@@ -39,6 +39,9 @@ class _Kernels:
         to[..., start : start + x.shape[-1]] += x
         return to
 
+    def origin(self, query: int, key: int, x: Operands) -> Tensor:
+        return torch.tensor([query, key], device=x.a.device)
+
 
 class _Reference(_Kernels):
     """The definition, for devices and pairs without kernels."""
@@ -48,34 +51,15 @@ class _Reference(_Kernels):
             return run_reference(_xp, x, s)
 
     def backward(self, x: Operands, s: Settings, results: Results, upstream: Results) -> Operands:
-        """Differentiate the block: its output o has the weight w = e^(lse − L) in the whole.
-
-        d o = w dO, and d lse = w (dO · (o − O) + dL).
-        """
+        """Differentiate the definition of the block."""
         with torch.enable_grad():
             xs = [None if y is None else y.detach() for y in x[:N_DIFFERENTIABLE]]
             given = [y.requires_grad_() for y in xs if y is not None]
             found = run_reference(_xp, Operands(*xs, *x[N_DIFFERENTIABLE:]), s)
-        stats, whole, d_output = found.stats.detach(), results.stats, upstream.output
-        if s.normalizer:
-            reached, ups = [found.output], [d_output]
-        else:
-            most = whole[..., 0, :]
-            safe = torch.where(most == -torch.inf, 0.0, most)
-            log_sums = stats[..., 1, :] - whole[..., 1, :]
-            w = torch.exp((stats[..., 0, :] - safe) + log_sums)
-            d_lse = torch.zeros_like(w)
-            reached, ups = [found.stats], []
-            if d_output is not None:
-                d_output = d_output.to(w.dtype)
-                difference = found.output.detach() - results.output
-                d_lse = (d_output * difference).sum(-1)
-                reached, ups = [found.stats, found.output], [w[..., None] * d_output]
-            if upstream.stats is not None:
-                d_lse = d_lse + upstream.stats[..., 1, :]
-            d_lse = (w * d_lse)[..., None, :]
-            ups = [torch.cat([torch.zeros_like(d_lse), d_lse], -2), *ups]
-        made = iter(torch.autograd.grad(reached, given, ups, allow_unused=True))
+        block = Results(*(None if y is None else y.detach() for y in found))
+        ups = ring.upstream_of_block(_xp, s, block, results, upstream).present()
+        reached = [found.present()[name] for name in ups]
+        made = iter(torch.autograd.grad(reached, given, [*ups.values()], allow_unused=True))
         ds = (None if y is None else next(made) for y in xs)
         pairs = zip(xs, ds, strict=True)
         return Operands(
