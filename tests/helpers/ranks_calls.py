@@ -41,7 +41,7 @@ from anyscore import (
     plan,
 )
 from anyscore.functional.layouts import Layout
-from anyscore.torch import Attention
+from anyscore.torch import Attention, MultiHeadAttention, SelfAttention
 
 BATCH, HEADS, TOKENS, WIDTH, HIDDEN, D_V = 2, 2, 36, 6, 8, 5
 
@@ -361,6 +361,9 @@ def different(rank: int, ranks: int, what: str) -> str:
 def refused(rank: int, ranks: int, what: str) -> str:
     """Return the message of a call that no rank can run."""
     layout: Any = Contiguous(dist.group.WORLD)
+    if what == "heads":
+        heads, x = MultiHeadAttention(12, 2), torch.ones(2, 12, 12)
+        return _message(lambda: heads(x, across=(None, layout)))
     x: Any = torch.ones(12, 4, dtype=torch.float64, requires_grad=what == "second derivative")
     options: dict[str, Any] = {
         "sparsemax": {"normalizer": "sparsemax"},
@@ -413,6 +416,42 @@ def layer_error(rank: int, ranks: int, scheme: str) -> float:
     pairs = zip(alone, layer.parameters(), strict=True)
     errors = [(g - p.grad).abs().max().item() for g, p in pairs]
     return max(*errors, (found - expected).abs().max().item())
+
+
+def multi_head_error(rank: int, ranks: int) -> float:
+    """Return the error of layers with projections, whose padding is NaN on several ranks.
+
+    Errors of gradients are relative to the largest entry.
+    """
+    layout, worst = layout_of("zigzag", ranks), 0.0
+    x = drawn(TOKENS)["query"][:, 0].repeat(1, 1, 2)  # (batch, tokens, 12)
+    x[0, 5:], x[1, 20:] = math.nan, math.nan
+    lengths = torch.tensor([5, 20])
+    attending = torch.arange(TOKENS) < lengths[:, None]
+    heads = MultiHeadAttention(12, 2, kv_heads=1, score="laplace", dtype=torch.float64)
+    both = heads, SelfAttention(12, 4, score="gatv2", dtype=torch.float64)
+    for layer in both:
+        torch.manual_seed(0)
+        for p in layer.parameters():
+            torch.nn.init.normal_(p)
+        pairs = attending[:, None, :, None] & attending[:, None, None]
+        given: dict[str, Any] = {"mask": pairs}
+        if layer is not heads:  # its projection reads all rows
+            x, given = x.nan_to_num(), {"valid_lens": lengths}
+        expected = layer(x, **given)
+        expected.square().sum().backward()
+        alone = [p.grad.clone() for p in layer.parameters()]
+        layer.zero_grad()
+        given = {n: y if n == "valid_lens" else layout.shard(y) for n, y in given.items()}
+        found = layer(layout.shard(x), **given, across=layout)
+        found.square().sum().backward()
+        for p in layer.parameters():
+            dist.all_reduce(p.grad)
+        gradients = zip(alone, layer.parameters(), strict=True)
+        errors = [((g - p.grad).abs().max() / g.abs().max()).item() for g, p in gradients]
+        errors.append((found - layout.shard(expected)).abs().max().item())
+        worst = max(worst, *(math.inf if e != e else e for e in errors))
+    return worst
 
 
 def dropout_error(rank: int, ranks: int, scheme: str, layout: str, impl: str) -> float:

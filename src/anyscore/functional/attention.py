@@ -293,7 +293,7 @@ def lower(call: Call, options: Options, alone: bool = False) -> Lowered:
     """
     if call.across is None:
         return _lower(call, options, None)
-    with Agreement(call, options, alone) as agreement:
+    with Agreement(call.across, call.query, alone) as agreement:
         return _lower(call, options, agreement)
 
 
@@ -331,7 +331,7 @@ def _lower(call: Call, options: Options, agreement: Agreement | None) -> Lowered
         if agreement is None:
             task = prepare(xp, call, sizes, prepared, trained)
         else:
-            task = agreement.prepare(backend, call, sizes, prepared, trained)
+            task = agreement.prepare(backend, call, options, sizes, prepared, trained)
         return backend, context, task, adapter
 
 

@@ -31,16 +31,16 @@ class Agreement(AbstractContextManager["Agreement"]):
     """The lowering of a call on all ranks: every rank learns of another call, or of an error.
 
     across: of the call, a layout of queries and keys, or a pair of them. In a pair None means that
-    each rank has all queries. The name of an axis stands for Contiguous(name). alone: whether to
-    exchange nothing.
+    each rank has all queries. The name of an axis stands for Contiguous(name). like: a tensor of
+    the framework. alone: whether to exchange nothing.
 
     Raises:
         TypeError: `across` is neither.
         ValueError: the calls of the ranks differ, or a rank has an error.
     """
 
-    def __init__(self, call: Call, options: Options, alone: bool) -> None:
-        across: Any = Contiguous(call.across) if isinstance(call.across, str) else call.across
+    def __init__(self, across: Any, like: Any, alone: bool = False) -> None:
+        across = Contiguous(across) if isinstance(across, str) else across
         pair = across if isinstance(across, tuple) and len(across) == 2 else (across, across)
         self._queries, self._keys = pair
         of_queries = self._queries is None or isinstance(self._queries, Layout)
@@ -50,37 +50,59 @@ class Agreement(AbstractContextManager["Agreement"]):
                 "where None means all queries on each rank; in JAX the name of an axis will do. "
                 f"Got {brief(across)}."
             )
-        backend = backends.load(framework(call.query) or "numpy")
+        backend = backends.load(framework(like) or "numpy")
         exchange = backend.exchange(self._keys.over)
         self._exchange: Exchange = _Alone(exchange.rank, exchange.ranks) if alone else exchange
-        self._options, self._agreed = options, False
+        self._agreed = False
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if isinstance(error, Exception) and not self._agreed:
             self._exchange.agree({}, error)
 
+    @property
+    def has_all_queries(self) -> bool:
+        """Whether each rank has all queries."""
+        return self._queries is None
+
+    def shards(self, sizes: Sizes) -> Sharded:
+        """Return the shards of a call of which this rank has these sizes.
+
+        Raises:
+            ValueError: the layouts give this rank other numbers of tokens.
+        """
+        exchange, queries = self._exchange, self._queries
+        of_keys = self._keys.of_rank(exchange, sizes.keys, "key")
+        if queries is not None:
+            queries = queries.of_rank(exchange, sizes.queries, "query")
+        return Sharded(queries, of_keys, exchange)
+
+    def agree(self, facts: dict[str, str]) -> None:
+        """Check that all ranks have these facts; an error comes before an exchange of tokens.
+
+        Raises:
+            ValueError: a fact differs between ranks, or another rank has an error.
+        """
+        self._agreed = True
+        self._exchange.agree(facts, None)
+
     def prepare(
         self,
         backend: Backend,
         call: Call,
+        options: Options,
         sizes: Sizes,
         prepared: PreparedKeys | None,
         differentiable: Callable[[], bool],
     ) -> Task:
         """Lower a checked call to a task, once all ranks agree."""
-        xp, exchange = backend.xp, self._exchange
-        queries, of_keys = self._queries, self._keys.of_rank(exchange, sizes.keys, "key")
-        if queries is not None:
-            queries = queries.of_rank(exchange, sizes.queries, "query")
-        sharded = Sharded(queries, of_keys, exchange)
-        if queries is None:
+        xp, sharded = backend.xp, self.shards(sizes)
+        if sharded.queries is None:
             names = "query", "score", "bias", "bias_after"
-            call = call._replace(**{n: exchange.shared(getattr(call, n)) for n in names})
+            call = call._replace(**{n: self._exchange.shared(getattr(call, n)) for n in names})
         mask = lower_mask(xp, sizes, call.query, call.mask, call.valid_lens, sharded)
         biases = shard_biases(xp, call, sizes, sharded)
-        facts = _facts(xp, call, sizes, sharded, self._options)
-        self._agreed = True
-        exchange.agree(facts | {"gradients": str(differentiable())}, None)
+        facts = _facts(xp, call, sharded, options)
+        self.agree(facts | {"gradients": str(differentiable())})
         call = call._replace(mask=None if mask is None else Lowered(mask), valid_lens=None)
         task = prepare(xp, call, sizes, prepared, differentiable, sharded)
         return task._replace(sharded=sharded, shard_biases=tuple(biases))
@@ -111,13 +133,18 @@ class _Alone:
         raise AssertionError(f"a plan exchanges nothing, but asks for {name}")
 
 
-def _facts(xp: Ops, call: Call, sizes: Sizes, sharded: Sharded, options: Options) -> dict[str, str]:
+def facts_of_mask(xp: Ops, mask: Any, valid_lens: Any) -> dict[str, str]:
+    """Return facts about masks that must be the same on all ranks, by name."""
+    described = ", ".join(_described(xp, x) for x in parts(mask))
+    return {"mask": described, "valid_lens": str(valid_lens is not None)}
+
+
+def _facts(xp: Ops, call: Call, sharded: Sharded, options: Options) -> dict[str, str]:
     """Return what must be the same on all ranks, by name."""
     tensors = {"query": call.query, "key": call.key, "value": call.value}
     facts = {name: _kind(xp, x, -2) for name, x in tensors.items()}
     facts["score"] = _described(xp, call.score)
-    facts["mask"] = ", ".join(_described(xp, x) for x in parts(call.mask))
-    facts["valid_lens"] = str(call.valid_lens is not None)
+    facts |= facts_of_mask(xp, call.mask, call.valid_lens)
     for name in ("bias", "bias_after", "sink"):
         facts[name] = _described(xp, getattr(call, name))
     for name in ("softcap", "normalizer"):

@@ -77,6 +77,8 @@ class SelfAttention(_Projecting):
 
         apply(params, x, valid_lens=None, *, mask=None, …): x (..., T, d) → (..., T, d_v)
 
+    The keywords are those of `Attention`.
+
     Args:
         {self_attention}
         dtype: of the parameters. By default "float32".
@@ -128,7 +130,7 @@ class MultiHeadAttention(_Projecting):
 
     Queries are (batch, T_q, d_q). Keys are (batch, T_k, d_k), by default the queries. Values are
     (batch, T_k, d_v), by default the keys. The output is (batch, T_q, d). A boolean mask has two
-    or four axes; axis −3 of masks and biases is heads.
+    or four axes; axis −3 of masks and biases is heads. The other keywords are those of `Attention`.
 
     Args:
         {multi_head}
@@ -179,15 +181,17 @@ class MultiHeadAttention(_Projecting):
         valid_lens: Any = None,
         *,
         mask: Any = None,
+        across: Any = None,
         **options: Any,
     ) -> AttentionOutput:
         """Compute the results of `apply` as an `AttentionOutput`."""
         queries, keys, values = heads.complete(*map(as_jax, (queries, keys, values)))
         linears = (params[name] for name in self._linears)
         queries, keys, values, lowered = heads.mask_inputs(
-            _xp, self.sizes.n_heads, queries, keys, values, valid_lens, mask, linears
+            _xp, self.sizes.n_heads, queries, keys, values, valid_lens, mask, linears, across
         )
-        return self._attend(params, queries, keys, values, mask=lowered, **options)
+        options |= {"mask": lowered, "across": across}
+        return self._attend(params, queries, keys, values, **options)
 
     def prepare_keys(
         self, params: Mapping[str, Array], keys: Array, valid_lens: Any = None, *, mask: Any = None

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 from anyscore import backends
 from anyscore.call.lowering import Lowered, lower_mask
 from anyscore.functional.cache.prepare import PreparedKeys
+from anyscore.functional.sharded import Agreement, facts_of_mask
 from anyscore.layers.parameters import AnyScore, is_named
 from anyscore.masks.lowered import zero_unread
 from anyscore.masks.objects import BooleanMask, Mask, parts
@@ -182,6 +183,7 @@ def mask_inputs(
     valid_lens: Any,
     mask: Any,
     parameters: Iterable[Array],
+    across: Any = None,
 ) -> tuple[Array, Array | PreparedKeys, Array, Mask | None]:
     """Check the inputs of a multi-head layer, lower the mask, and zero rows that no head uses.
 
@@ -190,11 +192,36 @@ def mask_inputs(
     sums over all rows, and a NaN in padding would reach the sum. Unused rows become 0 in half
     precision too: its matrix products may read neighbouring rows.
 
-    parameters: the parameters of the projections. Return (queries, keys, values, lowered mask).
+    parameters: the parameters of the projections. across: the layout of the tokens on several
+    ranks, None on one. Return (queries, keys, values, lowered mask).
 
     Raises:
         TypeError, ValueError: tensors or masks of other shapes or dtypes.
+        NotImplementedError: each rank has all queries.
     """
+    args = xp, n_heads, queries, keys, values, valid_lens, mask, parameters
+    if across is None:
+        return _mask_inputs(None, *args)
+    with Agreement(across, queries) as agreement:
+        if agreement.has_all_queries:
+            raise NotImplementedError(
+                "a multi-head layer does not take across=(None, layout): project queries and keys "
+                "by layers of your own, and call attention."
+            )
+        return _mask_inputs(agreement, *args)
+
+
+def _mask_inputs(
+    agreement: Agreement | None,
+    xp: Ops,
+    n_heads: int,
+    queries: Array,
+    keys: Array | PreparedKeys,
+    values: Array,
+    valid_lens: Any,
+    mask: Any,
+    parameters: Iterable[Array],
+) -> tuple[Array, Array | PreparedKeys, Array, Mask | None]:
     tensors = {"queries": queries, "keys": keys, "values": values}
     for name, x in tensors.items():
         if not isinstance(x, PreparedKeys) and len(xp.shape(x)) < 3:
@@ -213,11 +240,17 @@ def mask_inputs(
     )
     sizes = check_tensors(xp, q, k, v)
     sizes = replace(sizes, lead=(*sizes.lead[:-1], n_heads))
-    lowered = lower_mask(xp, sizes, q, mask, valid_lens)
+    reads_all_rows = _reads_all_rows(xp, (q, k, v, *parameters))
+    sharded = None if agreement is None else agreement.shards(sizes)
+    lowered = lower_mask(xp, sizes, q, mask, valid_lens, sharded)
+    if agreement is not None:
+        facts = {"masks": str(lowered is not None), "gradients": str(reads_all_rows)}
+        agreement.agree(facts | facts_of_mask(xp, mask, valid_lens))
     if lowered is None:
         return queries, keys, values, None
-    if _reads_all_rows(xp, (q, k, v, *parameters)):
+    if reads_all_rows:
         attending, attended = lowered.attending_attended
+        attended = attended if sharded is None else sharded.own_keys(xp, attended)
         q, of_queries = zero_unread(xp, q, attending)
         v, of_values = zero_unread(xp, v, attended)
         queries, values, shared = q[..., 0, :, :], v[..., 0, :, :], of_queries or of_values

@@ -74,12 +74,13 @@ class SelfAttention(Projecting):
         mask: Any = None,
         bias: Any = None,
         bias_after: Any = None,
+        across: Any = None,
     ) -> Tensor:
         """Attend from x to itself.
 
         Args:
             x: (..., T, d).
-            valid_lens, mask, bias, bias_after: as for `anyscore.attention`.
+            valid_lens, mask, bias, bias_after, across: as for `anyscore.attention`.
 
         Returns:
             The output (..., T, d_v), or (..., T, d) with `project_output`.
@@ -88,7 +89,7 @@ class SelfAttention(Projecting):
             TypeError, ValueError: As `anyscore.attention`.
         """
         queries, keys, values = self.qkv(x).split(self._sizes.widths, dim=-1)
-        options = {"mask": mask, "bias": bias, "bias_after": bias_after}
+        options = {"mask": mask, "bias": bias, "bias_after": bias_after, "across": across}
         output = self.attention(queries, keys, values, valid_lens, **options)
         return output if self.W_o is None else cast(Tensor, self.W_o(output))
 
@@ -178,6 +179,7 @@ class MultiHeadAttention(Projecting):
         need_weights: bool | None = None,
         average_attn_weights: bool = True,
         is_causal: bool = False,
+        across: Any = None,
     ) -> Any:
         """Attend in all heads.
 
@@ -194,6 +196,8 @@ class MultiHeadAttention(Projecting):
                 weights before dropout), False returns (output, None).
             average_attn_weights: True, the default, averages the weights over heads: (batch, T_q,
                 T_k). False returns (batch, heads, T_q, T_k).
+            across: the layout of the tokens on several ranks, as for `anyscore.attention`, or a
+                pair of layouts. Such a call has no weights.
 
         Returns:
             The output (batch, T_q, d), or (output, weights); see need_weights.
@@ -213,9 +217,9 @@ class MultiHeadAttention(Projecting):
             mask = native if mask is None else native & mask
         bias_after = with_floats(floats, bias_after)
         q, k, v, lowered = mask_inputs(
-            _xp, self.n_heads, q, k, v, valid_lens, mask, self.parameters()
+            _xp, self.n_heads, q, k, v, valid_lens, mask, self.parameters(), across
         )
-        options = {"mask": lowered, "bias": bias, "bias_after": bias_after}
+        options = {"mask": lowered, "bias": bias, "bias_after": bias_after, "across": across}
         weights: Tensor | None = None
 
         def attention(*projected: Any) -> Tensor:

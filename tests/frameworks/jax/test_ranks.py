@@ -35,7 +35,7 @@ from anyscore import (
     plan,
 )
 from anyscore.functional.layouts import Layout
-from anyscore.jax import Attention
+from anyscore.jax import Attention, MultiHeadAttention
 from helpers.samples import normal
 
 RANKS, TOKENS, BUDGET = 4, 32, 1e-12
@@ -236,21 +236,29 @@ def test_forward_memory_is_a_ring() -> None:
     assert "all-gather" not in text
 
 
-def test_layer() -> None:
-    """The gradients of parameters are summed over the ranks by shard_map."""
-    layer, (q, k, v, *_) = Attention("additive", hidden=8, d_q=6, d_k=6, dtype="float64"), arrays()
-    params, layout = layer.init(jax.random.key(0)), LAYOUTS["zigzag"]
-    places = jnp.asarray(order(layout, q))
+@pytest.mark.parametrize("heads", [False, True], ids=["attention", "multi-head"])
+def test_layer(heads: bool) -> None:
+    """The gradients of parameters are summed over the ranks by shard_map. Padding is NaN."""
+    layout, places = LAYOUTS["zigzag"], jnp.asarray(LAYOUTS["zigzag"].order(RANKS, TOKENS))
+    x, valid_lens = arrays()[0][:, 0], 13
+    layer: Any = Attention("additive", hidden=8, d_q=6, d_k=6, dtype="float64")
+    if heads:
+        layer = MultiHeadAttention(6, 2, score="laplace", dtype="float64")
+        x = x.at[:, valid_lens:].set(jnp.nan)
+    params = layer.init(jax.random.key(0))
 
     def loss(params: Any, shared: bool) -> jax.Array:
-        run = partial(layer.apply, mask=Causal())
-        if shared:
-            specs = WHOLE, SHARDED, SHARDED, SHARDED
-            run = mapped(partial(run, across=layout), specs)
-        args = (x[..., places, :] if shared else x for x in (q, k, v))
-        return (run(params, *args) ** 2).sum()
+        run = partial(layer.apply, valid_lens=valid_lens)
+        if not shared:
+            return (run(params, x, x)[:, :valid_lens] ** 2).sum()
+        specs = WHOLE, P(None, "cp"), P(None, "cp")
+        y = x[:, places]
+        y = mapped(partial(run, across=layout), specs, P(None, "cp"))(params, y, y)
+        return (jnp.where(places[:, None] < valid_lens, y, 0.0) ** 2).sum()
 
-    one, other = (jax.value_and_grad(partial(loss, shared=shared))(params) for shared in (0, 1))
+    one, other = (
+        jax.jit(jax.value_and_grad(partial(loss, shared=shared)))(params) for shared in (0, 1)
+    )
     jax.tree.map(partial(np.testing.assert_allclose, rtol=BUDGET, atol=BUDGET), other, one)
 
 

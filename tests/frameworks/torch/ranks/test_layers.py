@@ -25,6 +25,12 @@ def test_a_layer_has_the_gradients_of_one_process(group: Group, scheme: str) -> 
         assert error <= 1e-12
 
 
+def test_layers_with_projections(group: Group) -> None:
+    """NaN in padding, also of another rank, reaches no parameter."""
+    for error in group(3).run(ranks_calls.multi_head_error):
+        assert error <= 1e-12
+
+
 def test_a_layer_has_no_weights(group: Group) -> None:
     assert not any(group(2).run(ranks_calls.has_weights))
 

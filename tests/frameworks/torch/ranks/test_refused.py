@@ -51,7 +51,8 @@ def test_an_error_of_one_rank_is_said_on_every_rank(group: Group) -> None:
         ("count", "query has 11 tokens on rank"),
         ("across", "across must be a layout such as Contiguous(mesh), or a pair"),
         ("over", "a layout is over 'cp', expected a DeviceMesh of one dimension"),
-        ("numpy", "across is for PyTorch"),
+        ("heads", "a multi-head layer does not take across=(None, layout)"),
+        ("numpy", "across is for PyTorch and JAX"),
         ("lengths", "lengths has 1 entries, expected one for each of 2 ranks"),
     ],
 )
