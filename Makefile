@@ -1,7 +1,7 @@
 # Two commands do all the set-up on a fresh machine:  make demo   and   make test
 #
-# `make test` runs a sample of the tests; `make test-all`, which continuous integration runs, has every
-# test. A target by its own name, such as `make contract`, runs all of it: SAMPLE is empty then.
+# `make test` runs a sample of the tests, `make test-daily` those of continuous integration, and
+# `make test-all` every test. A target by its own name, such as `make contract`, runs all of it.
 
 PYTHON ?= python3
 BIN := .venv/bin
@@ -17,7 +17,7 @@ export PIP_BUILD_CONSTRAINT := $(PIP_CONSTRAINT)
 # Notes the processor seconds of a command, which a run of many targets ends with.
 NOTED = $(PYTHON) tests/processor_seconds.py run $@
 EACH := $(MAKE) --no-print-directory --keep-going --jobs=$(JOBS) --output-sync=target
-PYTEST = $(NOTED) $(BIN)/pytest $(SAMPLE)
+PYTEST = $(NOTED) $(BIN)/pytest $(SHARE)
 WITH_TRITON := PYTHONPATH=.venv/triton:tests/frameworks/triton
 
 LAB := tests/lab tests/benchmarks tests/package tests/plot src/anyscore/lab
@@ -38,7 +38,7 @@ OLDEST_torch := contract/test_table.py $(patsubst %,frameworks/torch/test_%.py,\
 OLDEST_jax := $(patsubst %,frameworks/jax/test_%.py,table calls core pytrees edges)
 OLDEST_tensorflow := $(patsubst %,frameworks/tensorflow/test_%.py,table calls edges graphs)
 
-.PHONY: demo test test-all quick tables links $(BOTH) $(OTHERS) parity age fuzz bench mutate sanitize gpu clean
+.PHONY: demo test test-daily test-all quick tables links $(BOTH) $(OTHERS) parity age fuzz bench mutate sanitize gpu clean
 .PHONY: sdist $(OLDEST:%=oldest-%)
 
 demo: .venv/lab  ## compare attention scores at sorting; the report's place is printed
@@ -46,11 +46,14 @@ demo: .venv/lab  ## compare attention scores at sorting; the report's place is p
 
 test:  ## in ten minutes: a sample of the tests, to the end, whatever fails on the way
 	$(PYTHON) tests/processor_seconds.py begin
-	$(EACH) SAMPLE=--sample $(BOTH) tables; status=$$?; $(PYTHON) tests/processor_seconds.py table test; exit $$status
+	$(EACH) SHARE=--sample $(BOTH) tables; status=$$?; $(PYTHON) tests/processor_seconds.py table test; exit $$status
 
-test-all:  ## in half an hour: every test, as continuous integration runs them
+test-daily:  ## in half an hour: the tests of continuous integration
 	$(PYTHON) tests/processor_seconds.py begin
-	$(EACH) $(BOTH) $(OTHERS); status=$$?; $(PYTHON) tests/processor_seconds.py table test-all; exit $$status
+	$(EACH) SHARE=--daily $(BOTH) $(OTHERS); status=$$?; $(PYTHON) tests/processor_seconds.py table test-daily; exit $$status
+
+test-all:  ## in an hour: every test, as a workflow runs them each week
+	$(EACH) $(BOTH) $(OTHERS)
 
 quick: .venv/dev  ## in 90 seconds: whether the mathematics or a framework broke
 	$(BIN)/pytest --sample $(WORKERS) $(QUICK:%=tests/%.py)
@@ -105,7 +108,7 @@ $(KERAS): keras-%: .venv/dev
 	KERAS_BACKEND=$* $(PYTEST) tests/frameworks/keras src/anyscore/keras
 
 mxnet: .venv/mxnet/dev
-	$(NOTED) $(MXNET)/pytest tests/frameworks/mxnet src/anyscore/mxnet
+	$(NOTED) $(MXNET)/pytest $(SHARE) tests/frameworks/mxnet src/anyscore/mxnet
 
 # A build for a machine with AVX-512 leaves AVX2 out.
 isas: .venv/dev  ## the kernels for AVX2
@@ -145,7 +148,7 @@ links: .venv/dev  ## links of the documentation to other sites, which need a net
 
 page-examples: .venv/dev .venv/mxnet/dev  ## examples of pages that are marked with a framework
 	$(PYTEST) tests/docs/page_examples -k "not mxnet"
-	$(NOTED) $(MXNET)/pytest tests/docs/page_examples -k mxnet
+	$(NOTED) $(MXNET)/pytest $(SHARE) tests/docs/page_examples -k mxnet
 
 parity: $(PARITY:%=build/parity/%.json)  ## every cell to build/parity/cells.csv, docs/parity.md anew; goes on where it was stopped
 	$(WITH_PARITY) $(BIN)/python -m parity.summary $^ --cells build/parity/cells.csv

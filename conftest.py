@@ -1,4 +1,4 @@
-"""Examples in README.md, CONTRIBUTING.md, docs/ and docstrings as tests; a sample of all tests."""
+"""Examples in README.md, CONTRIBUTING.md, docs/ and docstrings as tests; shares of all tests."""
 
 from __future__ import annotations
 
@@ -29,30 +29,36 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--sample",
         action="store_true",
-        help="run a sample: no test marked slow, and one score of each pair in place of all scores",
+        help="run a sample: as --daily, and no test marked slow",
+    )
+    parser.addoption(
+        "--daily",
+        action="store_true",
+        help="run no test marked weekly, and one score of each pair in place of all scores",
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if not config.getoption("sample"):
-        return
-    sampled, left_out = [], []
-    for item in items:
-        (sampled if _is_sampled(item) else left_out).append(item)
-    items[:] = sampled
-    config.hook.pytest_deselected(items=left_out)
+    left_out = {"weekly"} if config.getoption("daily") else set()
+    left_out = {"weekly", "slow"} if config.getoption("sample") else left_out
+    if left_out:
+        chosen, others = [], []
+        for item in items:
+            (chosen if _is_in_share(item, left_out) else others).append(item)
+        items[:] = chosen
+        config.hook.pytest_deselected(items=others)
 
 
 @cache
 def _stood_for() -> tuple[str, ...]:
-    """Name the scores, as their variants begin, that a sample leaves out."""
+    """Name the scores, as their variants begin, that a share of the tests leaves out."""
     from helpers.table_scores import PAIRS, TABLE
 
     return tuple(name.replace("_", "") for name in TABLE if name not in PAIRS)
 
 
-def _is_sampled(item: pytest.Item) -> bool:
-    if item.get_closest_marker("slow"):
+def _is_in_share(item: pytest.Item, left_out: set[str]) -> bool:
+    if any(item.get_closest_marker(name) for name in left_out):
         return False
     if item.get_closest_marker("every_score") or not hasattr(item, "callspec"):
         return True

@@ -2,7 +2,7 @@
 
     python tests/processor_seconds.py begin                     (forget an earlier run)
     python tests/processor_seconds.py run contract pytest …     (run a command, note its seconds)
-    python tests/processor_seconds.py table test                (or test-all: print its targets)
+    python tests/processor_seconds.py table test                (or test-daily: print its targets)
 
 A target over its budget is marked, and nothing fails: these seconds depend on the machine. The
 table shows the cost of new tests. A change that raises a budget says so.
@@ -19,7 +19,7 @@ import time
 from pathlib import Path
 
 FOLDER = Path("build/seconds")
-# Seconds in `make test` and `make test-all` on two cores of an AMD EPYC (Zen 5), plus a tenth. An
+# Seconds in `make test` and `make test-daily` on two cores of an AMD EPYC (Zen 5), plus a tenth. An
 # EPYC (Zen 3) takes 2.3 times as long.
 BUDGETS = {
     "install": (130, 140), "contract": (220, 390), "lab": (135, 635), "torch": (75, 330),
@@ -30,7 +30,7 @@ BUDGETS = {
     "keras-torch": (0, 30), "torch-exports": (0, 87), "ray": (0, 40), "triton-oldest": (0, 14),
     "docs": (0, 80),
 }  # fmt: skip
-RUNS = "test", "test-all"
+RUNS = "test", "test-daily"
 
 
 def run(target: str, command: list[str]) -> int:
@@ -67,7 +67,7 @@ def main(arguments: list[str]) -> int:
             shutil.rmtree(FOLDER, ignore_errors=True)
         case ["run", target, *command] if command:
             return run(target, command)
-        case ["table", ("test" | "test-all") as of]:
+        case ["table", ("test" | "test-daily") as of]:
             print(table(of))
         case _:
             sys.exit(__doc__)

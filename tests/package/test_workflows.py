@@ -66,7 +66,16 @@ def test_commands_are_targets_that_exist() -> None:
     targets = {
         x.strip('"') for line in asked for x in line.split()[1:] if not x.startswith("PYTHON=")
     }
-    assert targets >= {"lint", "types", "test-all", "docs", "sdist", "oldest-torch", "oldest-jax"}
+    assert targets >= {
+        "lint",
+        "types",
+        "test-daily",
+        "test-all",
+        "docs",
+        "sdist",
+        "oldest-torch",
+        "oldest-jax",
+    }
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     lists = dict(re.findall(r"^(\w+) := (.*(?:\\\n.*)*)", text, re.M))
     known = set(" ".join(re.findall(r"^\.PHONY: (.*)", text, re.M)).split())

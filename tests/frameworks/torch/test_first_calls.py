@@ -30,6 +30,7 @@ def test_some_first_calls(case: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("case", first_calls.CASES)
 def test_a_first_call(case: str) -> None:
     assert problems(first_calls.CASES)[case] is None

@@ -12,7 +12,11 @@ from helpers.ranks_calls import ONE_OUTER, OPTIONS, SCORES, compare
 LAYOUTS = [
     "zigzag",
     "empty ranks",
-    *(pytest.param(x, marks=pytest.mark.slow) for x in ("contiguous", "uneven", "without tokens")),
+    pytest.param("contiguous", marks=pytest.mark.slow),
+    *(
+        pytest.param(x, marks=[pytest.mark.slow, pytest.mark.weekly])
+        for x in ("uneven", "without tokens")
+    ),
 ]
 ONE_OF_EACH_PAIR = ["additive", "gatv2", "laplace", "gaussian", "scaled_dot", "trilinear"]
 BUDGET = 1e-12
@@ -32,6 +36,7 @@ def test_ring(group: Callable[[int], Ranks], layout: str, option: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize(
     ("layout", "ranks"), [("zigzag", 1), ("zigzag", 2), ("uneven", 2), ("zigzag", 4), ("uneven", 4)]
