@@ -21,6 +21,7 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 def test_a_build_beside_itself() -> None:
     core = pytest.importorskip("anyscore._core", reason="the C++ core is not built")
     done = run(core.__file__, core.__file__, "--shapes", "2,3,5,8,4", "2,3,70,8,4", "--rounds", "3")

@@ -28,7 +28,7 @@ from benchmarks.work import RANGES, Work
 from benchmarks.worker import Lost
 from helpers.benchmark_command import call, check_refused, prepared
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.weekly]
 
 TINY = Shape(2, 67, 67, 8, 8)
 H200 = Chip("H200", (9, 0), 132, 50 * 2**20, 141 * 2**30, mhz=1755.0, max_mhz=1980.0)

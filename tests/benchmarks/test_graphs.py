@@ -18,7 +18,7 @@ from benchmarks.stages import Settings
 from benchmarks.stages_models import EDGES, GRAPH
 from helpers.benchmark_command import prepared
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.weekly]
 
 SHAPE = Shape(2, 9, 13, 4, 4)
 NAMES = OURS.name, "pyg", "pyg-compile"

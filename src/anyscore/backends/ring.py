@@ -38,6 +38,9 @@ class Kernels(Protocol):
     def backward(self, x: Operands, s: Settings, results: Results, upstream: Results) -> Operands:
         """Return the gradients of a block's factors, from results of the whole."""
 
+    def add(self, to: Array, x: Array) -> Array:
+        """Return to + x, in place where a framework can."""
+
     def zeros(self, shape: tuple[int, ...], x: Operands) -> Array:
         """Return zeros of the dtype of sums over x, on its device."""
 
@@ -107,11 +110,13 @@ def backward_ring(
         d_block = _backward_block(xp, kernels, part, block, chunks, results, upstream, sums)
         if back is not None:
             so_far = back()
-            d_block = {name: so_far[name] + d for name, d in d_block.items()}
+            d_block = {name: kernels.add(so_far[name], d) for name, d in d_block.items()}
+            so_far.clear()
         back = _pass_on(d_block, sharded, step)
+        d_block.clear()
         block = coming()
     assert back is not None  # every group has a rank
-    return _gradients(xp, sums, back())
+    return _gradients(xp, kernels, part, sums, back())
 
 
 def backward_stay(
@@ -121,7 +126,7 @@ def backward_stay(
     block, sums = _of_keys(part.x), _zeros_of(xp, kernels, part)
     chunks = _chunks_in(xp, sharded, 0)
     d_block = _backward_block(xp, kernels, part, block, chunks, results, upstream, sums)
-    return _gradients(xp, sums, d_block)
+    return _gradients(xp, kernels, part, sums, d_block)
 
 
 def join(xp: Ops, s: Settings, one: Results, other: Results) -> Results:
@@ -274,10 +279,14 @@ def _forward_block(
 
 
 class _Sums:
-    """Gradients while they are summed: of each chunk's queries, of the weight, of biases."""
+    """Gradients while they are summed: of each chunk's queries, of the weight, of biases.
 
-    def __init__(self, a: list[Array], weight: Array | None, biases: list[Array | None]) -> None:
-        self.a, self.weight, self.biases = a, weight, biases
+    The queries of a chunk have None before the first block.
+    """
+
+    def __init__(self, chunks: int, weight: Array | None, biases: list[Array | None]) -> None:
+        self.a: list[Array | None] = [None] * chunks
+        self.weight, self.biases = weight, biases
 
 
 def _zeros_of(xp: Ops, kernels: Kernels, part: Part) -> _Sums:
@@ -286,8 +295,7 @@ def _zeros_of(xp: Ops, kernels: Kernels, part: Part) -> _Sums:
     def zeros(y: Array | None) -> Array | None:
         return None if y is None else kernels.zeros(xp.shape(y), x)
 
-    a = [kernels.zeros((*xp.shape(x.a)[:-2], q.length, xp.shape(x.a)[-1]), x) for q in part.chunks]
-    return _Sums(a, zeros(x.weight), [zeros(y) for y in part.biases])
+    return _Sums(len(part.chunks), zeros(x.weight), [zeros(y) for y in part.biases])
 
 
 def _backward_block(
@@ -301,26 +309,38 @@ def _backward_block(
     sums: _Sums,
 ) -> dict[str, Array]:
     """Add the gradients of queries, weight and biases to `sums`; return those of the keys."""
-    pieces = [
-        {name: kernels.zeros(xp.shape(y), part.x) for name, y in _rows(block, keys).items()}
-        for keys in chunks
-    ]
+    pieces: list[dict[str, Array]] = [{} for _ in chunks]
     for i, k, keys, met in _meetings(xp, kernels, part, block, chunks):
         rows = part.chunks[i]
         of_block = _of_queries(results, rows), _of_queries(upstream, rows)
         got = kernels.backward(met, part.s, *of_block)
         wide = {n: xp.astype(d, xp.dtype(results.stats)) for n, d in got.present().items()}
-        sums.a[i] = sums.a[i] + wide["a"]
+        sums.a[i] = _sum(kernels, sums.a[i], wide["a"])
         if sums.weight is not None:
             sums.weight = sums.weight + wide["weight"]
         if (bias := sums.biases[i]) is not None:
             sums.biases[i] = kernels.add_columns(bias, keys.start, wide["bias"])
-        pieces[k] = {name: d + wide[name] for name, d in pieces[k].items()}
+        pieces[k] = {name: _sum(kernels, pieces[k].get(name), wide[name]) for name in block}
+    for piece, keys in zip(pieces, chunks, strict=True):
+        for name, y in _rows(block, keys).items():
+            if name not in piece:
+                piece[name] = kernels.zeros(xp.shape(y), part.x)
     return {name: _joined(xp, [p[name] for p in pieces], _TOKENS[name]) for name in block}
 
 
-def _gradients(xp: Ops, sums: _Sums, of_keys: dict[str, Array]) -> Gradients:
-    a = _joined(xp, sums.a, -2)
+def _sum(kernels: Kernels, so_far: Array | None, x: Array) -> Array:
+    return x if so_far is None else kernels.add(so_far, x)
+
+
+def _gradients(
+    xp: Ops, kernels: Kernels, part: Part, sums: _Sums, of_keys: dict[str, Array]
+) -> Gradients:
+    lead, width = xp.shape(part.x.a)[:-2], xp.shape(part.x.a)[-1]
+    each = [
+        kernels.zeros((*lead, chunk.length, width), part.x) if d is None else d
+        for chunk, d in zip(part.chunks, sums.a, strict=True)
+    ]
+    a = _joined(xp, each, -2)
     return Gradients(Operands(a=a, weight=sums.weight, **of_keys), tuple(sums.biases))
 
 
@@ -430,8 +450,8 @@ def _pass_on(
     block: dict[str, Array], sharded: Sharded, step: int
 ) -> Callable[[], dict[str, Array]]:
     """Begin to pass arrays of a step's keys on; return a function that gives the next ones."""
-    exchange = sharded.exchange
-    tokens = [_TOKENS[name] for name in block]
+    exchange, names = sharded.exchange, list(block)
+    tokens = [_TOKENS[name] for name in names]
     count = sharded.keys.count(_source(exchange, step + 1))
     coming = exchange.pass_on(list(block.values()), tokens, count)
-    return lambda: dict(zip(block, coming(), strict=True))
+    return lambda: dict(zip(names, coming(), strict=True))

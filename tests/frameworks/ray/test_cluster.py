@@ -53,6 +53,7 @@ def here(tmp_path: Path) -> dict[str, bytes]:
     return contents(tmp_path / "here")
 
 
+@pytest.mark.weekly
 def test_a_lost_machine_s_trials_begin_anew(
     two: tuple[Cluster, Any], machines: Machines, tmp_path: Path, here: dict[str, bytes]
 ) -> None:
@@ -115,6 +116,7 @@ def test_closing_ends_those_at_work(two: tuple[Cluster, Any], tmp_path: Path) ->
     assert Comparison(tmp_path).names() == set()
 
 
+@pytest.mark.weekly
 def test_a_folder_that_machines_do_not_share_is_told(
     two: tuple[Cluster, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -147,6 +149,7 @@ def test_one_s_own_function_on_a_cluster(two: tuple[Cluster, Any], tmp_path: Pat
     assert len(list((tmp_path / "there" / "tensorboard").glob("*/*/events*"))) == 4
 
 
+@pytest.mark.weekly
 def test_the_command_line_takes_a_cluster(
     two: tuple[Cluster, Any], pairs: Path, tmp_path: Path
 ) -> None:

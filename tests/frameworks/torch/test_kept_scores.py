@@ -140,7 +140,9 @@ def test_results_may_be_written_to(option: str, width: int) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("score", ["dot", "additive", "gatv2"])
+@pytest.mark.parametrize(
+    "score", ["additive", *(pytest.param(x, marks=pytest.mark.weekly) for x in ("dot", "gatv2"))]
+)
 def test_second_derivatives(score: str) -> None:
     xs = inputs(queries=2)
     for _ in range(3):

@@ -45,6 +45,7 @@ def test_processes_of_the_benchmark_begin(ran: Path) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 def test_trials_run_in_processes(ran: Path, pairs: Path) -> None:
     script = Path(sysconfig.get_path("scripts")) / "anyscore"
     options = ["--scores", "dot", *SMALL, "--jobs", "2", "--quiet", "--out", str(ran.parent / "r")]

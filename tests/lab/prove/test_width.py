@@ -107,6 +107,7 @@ def test_what_is_measured() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 def test_a_small_training() -> None:
     train = width.WidthTrain(hidden=32, epochs=8, rate=8e-3, characters=120, tested=200)
     outcome = train(Trial("additive, 32", 0), lambda told: None)

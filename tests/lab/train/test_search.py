@@ -89,6 +89,7 @@ one(Trial("additive", SEED), report)
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 def test_a_search_that_was_killed_goes_on_to_the_same_result(data: Encoded, tmp_path: Path) -> None:
     whole = carried_out(data, tmp_path / "whole")
     killed = tmp_path / "killed"

@@ -56,6 +56,9 @@ class _Kernels:
         )
         return found
 
+    def add(self, to: Array, x: Array) -> Array:
+        return to + x
+
     def zeros(self, shape: tuple[int, ...], x: Operands) -> Array:
         return jnp.zeros(shape, acc_dtype(_xp, *x[:N_DIFFERENTIABLE]))
 

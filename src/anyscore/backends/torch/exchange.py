@@ -45,20 +45,15 @@ class ProcessExchange:
         """Begin to send tensors to the next rank; see `Exchange.pass_on`."""
         if self.ranks == 1:
             return lambda: arrays
-        shapes = []
+        sent, got = [x.contiguous() for x in arrays], []
         for x, axis in zip(arrays, tokens, strict=True):
             shape = list(x.shape)
             shape[axis] = count
-            shapes.append(shape)
-        dtypes = [x.dtype for x in arrays]
-        sent = _packed(arrays)
-        size = _size(shapes, dtypes)
-        got = torch.empty(size, dtype=torch.uint8, device=sent.device)
-        peers = (self.rank + 1) % self.ranks, (self.rank - 1) % self.ranks
-        messages = [
-            dist.P2POp(dist.isend, sent, group=self.group, group_peer=peers[0]),
-            dist.P2POp(dist.irecv, got, group=self.group, group_peer=peers[1]),
-        ]
+            got.append(x.new_empty(shape))
+        send, receive = self._messages(dist.isend, sent, 1), self._messages(dist.irecv, got, -1)
+        messages = [*send, *receive]
+        if not messages:
+            return lambda: got
         with self._naming_lost_ranks():
             works = dist.batch_isend_irecv(messages)
 
@@ -66,9 +61,19 @@ class ProcessExchange:
             with self._naming_lost_ranks():
                 for work in works:
                     work.wait()
-            return _unpacked(got, shapes, dtypes)
+            sent.clear()
+            return got
 
         return wait
+
+    def _messages(self, way: Any, tensors: list[Tensor], step: int) -> list[dist.P2POp]:
+        """Return messages to or from a neighbour. Empty tensors do not travel."""
+        peer = (self.rank + step) % self.ranks
+        return [
+            dist.P2POp(way, x, group=self.group, group_peer=peer, tag=i)
+            for i, x in enumerate(tensors)
+            if x.numel()
+        ]
 
     @contextmanager
     def _naming_lost_ranks(self) -> Iterator[None]:
@@ -319,33 +324,3 @@ def _difference(found: list[tuple[dict[str, str], str | None]]) -> str:
                     f"rank {rank}. Every rank needs the same call."
                 )
     return "the ranks disagree about the call"
-
-
-def _order(dtypes: list[torch.dtype]) -> list[int]:
-    """Return the order of tensors in a buffer: wide entries first, so that all are aligned."""
-    return sorted(range(len(dtypes)), key=lambda i: -dtypes[i].itemsize)
-
-
-def _size(shapes: list[list[int]], dtypes: list[torch.dtype]) -> int:
-    """Return the bytes of a buffer; at least one, for a message needs a byte."""
-    pairs = zip(shapes, dtypes, strict=True)
-    return max(1, sum(torch.Size(shape).numel() * dtype.itemsize for shape, dtype in pairs))
-
-
-def _packed(arrays: list[Tensor]) -> Tensor:
-    """Return the bytes of tensors in one buffer."""
-    order = _order([x.dtype for x in arrays])
-    each = [arrays[i].contiguous().view(-1).view(torch.uint8) for i in order]
-    packed = torch.cat(each) if len(each) > 1 else each[0]
-    return packed if packed.numel() else packed.new_zeros(1)
-
-
-def _unpacked(buffer: Tensor, shapes: list[list[int]], dtypes: list[torch.dtype]) -> list[Tensor]:
-    """Return the tensors in a buffer of `_packed`, as views."""
-    found: list[Any] = [None] * len(shapes)
-    at = 0
-    for i in _order(dtypes):
-        size = torch.Size(shapes[i]).numel() * dtypes[i].itemsize
-        found[i] = buffer[at : at + size].view(dtypes[i]).view(shapes[i])
-        at += size
-    return found

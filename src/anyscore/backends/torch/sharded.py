@@ -31,6 +31,9 @@ class _Kernels:
         pairs = zip(x[:N_DIFFERENTIABLE], made, strict=False)
         return Operands(*(None if y is None else d for y, d in pairs))
 
+    def add(self, to: Tensor, x: Tensor) -> Tensor:
+        return to.add_(x) if to.is_contiguous() else to + x
+
     def zeros(self, shape: tuple[int, ...], x: Operands) -> Tensor:
         zeros: Tensor = x.a.new_zeros(shape, dtype=operators.acc_dtype(*x[:N_DIFFERENTIABLE]))
         return zeros

@@ -9,6 +9,7 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from pathlib import Path
 
@@ -85,13 +86,18 @@ def peak(rival: Rival, how: str, work: Work) -> float:
         (call if variant.compiles else rival.variants(work.to(shape=few))[0].build())()
     except Unavailable:
         call()
+    return growth(call)
+
+
+def growth(call: Callable[[], object]) -> float:
+    """Return by how many MiB this process grows at most while a call runs."""
     _give_back()
     _restart_peak()
     before = _now_and_peak()[0]
     results = call()
-    growth = _now_and_peak()[1] - before
+    most = _now_and_peak()[1] - before
     del results
-    return growth / 2**20
+    return most / 2**20
 
 
 def _give_back() -> None:

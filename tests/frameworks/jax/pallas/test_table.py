@@ -104,7 +104,9 @@ def test_booleans(pair: str, dtype: str, mask: str) -> None:
     check(draw(rng_of(pair, mask), pair, mask, dtype, **SIZES))
 
 
-@pytest.mark.parametrize("number", range(8))
+@pytest.mark.parametrize(
+    "number", [x if x < 5 else pytest.param(x, marks=pytest.mark.weekly) for x in range(8)]
+)
 def test_drawn(number: int) -> None:
     """Small calls of any kind agree, of sizes down to 0."""
     rng = np.random.default_rng(number)

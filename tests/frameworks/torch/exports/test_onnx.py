@@ -40,7 +40,10 @@ def exported(model: nn.Module, args: tuple[Any, ...], dynamic: Any) -> Callable[
     return run
 
 
-@pytest.mark.parametrize("mask", MASKS)
+@pytest.mark.parametrize(
+    "mask",
+    [x if x in ("lengths", "boolean") else pytest.param(x, marks=pytest.mark.weekly) for x in MASKS],
+)
 def test_every_score(mask: str) -> None:
     """Every score exports, with empty rows and NaN in masked keys, for other sizes too."""
     model = Scores(mask, SCORES if mask == "lengths" else FEW.get(mask, OTHERS))
