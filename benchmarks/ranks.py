@@ -33,7 +33,7 @@ from anyscore.backends.torch.exchange import ProcessExchange
 from anyscore.lab.bench.weigh import growth
 from benchmarks.record import FOLDER, Row, row, script_options, write_script
 
-TOKENS, WIDTH, ROUNDS = 4096, 64, 5
+TOKENS, WIDTH, ROUNDS = 16_384, 64, 3
 LONG, NARROW, WINDOW = 262_144, 16, 64
 """Of the measurement of memory: tokens, width, and attended keys, which make it short."""
 SCORES = "additive", "gatv2", "laplace", "scaled_dot"
