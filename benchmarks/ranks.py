@@ -219,17 +219,16 @@ def main() -> None:
         found = run(4, Case("memory", score, "contiguous", LONG, NARROW, 1))
         print(f"  {score:12s} {found['rank']:.0f} MiB; one process {found['one']:.0f} MiB; ", end="")
         print(f"÷ (a quarter + one block) {found['memory']:.2f}")
-        note("4 ranks", score, "MiB of a rank", found["rank"])
-        note("4 ranks", score, "MiB of one process", found["one"])
-        note("4 ranks", score, "MiB ÷ (a quarter of one process's + one block)", found["memory"])
+        of = "memory, 4 ranks"
+        note(of, score, "a rank, MiB", found["rank"])
+        note(of, score, "one process, MiB", found["one"])
+        note(of, score, "a rank ÷ (a quarter of one process + one block)", found["memory"])
     print("on paper: seconds of arithmetic, and of exchange")
     for tokens, machines, arithmetic, exchange in on_paper():
         of = f"{tokens:,} tokens, {machines} GPUs"
         found = {"arithmetic": arithmetic}
         found |= {f"exchange at {speed} GB/s": exchange / speed for speed in BANDWIDTHS}
-        print(f"  {of}: {'; '.join(f'{name} {x:.4g}' for name, x in found.items())}")
-        for name, x in found.items():
-            rows.append(row(of, name, "bfloat16", "on paper: seconds", {"median": x}))
+        print(f"  {of}: {'; '.join(f'{name} {x:.3g}' for name, x in found.items())}")
     write_script(given, "benchmarks.ranks", rows)
 
 

@@ -24,6 +24,14 @@ def test_arithmetic_on_paper() -> None:
         assert few[1] < many[1] < 1.2 * few[1]
 
 
+def test_the_page_has_this_arithmetic() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "ranks.md").read_text(encoding="utf-8")
+    for tokens, machines, arithmetic, exchange in ranks.on_paper():
+        found = [arithmetic, *(exchange / speed for speed in ranks.BANDWIDTHS)]
+        line = " | ".join(f"{x:.3g}" for x in found)
+        assert f"| {tokens:,} tokens, {machines} GPUs | {line} |" in page
+
+
 @pytest.mark.slow
 @pytest.mark.weekly
 def test_tables(
@@ -41,6 +49,6 @@ def test_tables(
     quantities = {row["quantity"] for row in json.loads(file.read_text("utf-8"))["rows"]}
     assert quantities == {
         "work of the busiest rank ÷ mean", "processor seconds ÷ one process's",
-        "part of the time spent waiting", "MiB of a rank", "MiB of one process",
-        "MiB ÷ (a quarter of one process's + one block)", "on paper: seconds",
+        "part of the time spent waiting", "a rank, MiB", "one process, MiB",
+        "a rank ÷ (a quarter of one process + one block)",
     }  # fmt: skip
