@@ -8,6 +8,6 @@ answers. `graphs.py`, `packed.py` and `speech.py` have special work with its riv
 inspected kernels. `tables.py`, `display.py` and `plot.py` show results; `record.py` writes those of
 record to `measurements/`, from which pages are made. `builds.py` compares builds of the core,
 `small_layers.py` small layers of PyTorch with plain modules. `options.py` measures pairs from
-formulas, biases and other options, `ranks.py` calls across ranks. Each is a command of its own. Code shared with `anyscore bench`
-is in `anyscore.lab.bench`.
+formulas, biases and other options, `ranks.py` calls across ranks. Each is a command of its own.
+Code shared with `anyscore bench` is in `anyscore.lab.bench`.
 """

@@ -48,12 +48,13 @@ MEASURED = "h200-2026-11-26"
 def score_of(name: str, width: int) -> Any:
     """Return a score with parameters, the same on every rank."""
     w_q, w_k, w = torch.ones(width, width) / width, torch.eye(width), torch.ones(width) / width
-    return {
+    scores: dict[str, Callable[[], Any]] = {
         "additive": lambda: Additive(w_q, w_k, w),
         "gatv2": lambda: GATv2(w_q, w_k, w),
         "laplace": lambda: Laplace(float(width)),
         "scaled_dot": ScaledDot,
-    }[name]()
+    }
+    return scores[name]()
 
 
 def busiest(layout: str, ranks: int, tokens: int) -> float:
@@ -91,7 +92,7 @@ class _Waiting:
             wait = self._timed(begin, exchange, *args)
             return lambda: self._timed(wait)
 
-        ProcessExchange.pass_on = pass_on  # type: ignore[method-assign]
+        ProcessExchange.pass_on = pass_on  # type: ignore[method-assign,assignment]
 
     def _timed(self, function: Callable[..., Any], *args: Any) -> Any:
         begun = time.perf_counter()
@@ -166,7 +167,7 @@ def run(ranks: int, case: Case) -> dict[str, float]:
     os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"  # freed buffers go back, and count again
     with tempfile.TemporaryDirectory() as folder:
         store, answers = (str(Path(folder) / name) for name in ("store", "answers"))
-        mp.spawn(measure, (ranks, store, case, answers), nprocs=ranks)  # type: ignore[no-untyped-call]
+        mp.spawn(measure, (ranks, store, case, answers), nprocs=ranks)  # type: ignore[attr-defined,no-untyped-call]
         found: dict[str, float] = json.loads(Path(answers).read_text(encoding="utf-8"))
     return found
 
@@ -196,7 +197,7 @@ def main() -> None:
     """Print the tables."""
     given = script_options(__doc__)
     rows: list[Row] = []
-    most = len(os.sched_getaffinity(0))
+    cores = len(os.sched_getaffinity(0))
 
     def note(workload: str, variant: str, quantity: str, value: float) -> None:
         rows.append(row(workload, variant, "float32", quantity, {"median": value}))
@@ -204,21 +205,21 @@ def main() -> None:
     print("work of the busiest rank ÷ mean")
     for layout in LAYOUTS:
         for ranks in (4, 8, 64):
-            found = busiest(layout, ranks, 2**16)
-            print(f"  {layout:12s} {ranks:3d} ranks {found:6.3f}", flush=True)
-            note(f"{ranks} ranks", layout, "work of the busiest rank ÷ mean", found)
-    print(f"causal, {TOKENS:,} tokens, width {WIDTH}, with gradients, {most} ranks")
+            most = busiest(layout, ranks, 2**16)
+            print(f"  {layout:12s} {ranks:3d} ranks {most:6.3f}", flush=True)
+            note(f"{ranks} ranks", layout, "work of the busiest rank ÷ mean", most)
+    print(f"causal, {TOKENS:,} tokens, width {WIDTH}, with gradients, {cores} ranks")
     for score in SCORES:
-        found = run(most, Case("time", score, "zigzag", TOKENS, WIDTH, ROUNDS))
+        found = run(cores, Case("time", score, "zigzag", TOKENS, WIDTH, ROUNDS))
         print(f"  {score:12s} seconds {found['seconds']:.3f}  waiting {found['waiting']:.3f}")
-        of = f"{most} ranks, zigzag"
+        of = f"{cores} ranks, zigzag"
         note(of, score, "processor seconds ÷ one process's", found["seconds"])
         note(of, score, "part of the time spent waiting", found["waiting"])
     print(f"a window of {WINDOW}, {LONG:,} tokens, width {NARROW}, with gradients, 4 ranks")
     for score in ("laplace", "additive"):
         found = run(4, Case("memory", score, "contiguous", LONG, NARROW, 1))
-        print(f"  {score:12s} {found['rank']:.0f} MiB; one process {found['one']:.0f} MiB; ", end="")
-        print(f"÷ (a quarter + one block) {found['memory']:.2f}")
+        each = f"{found['rank']:.0f} MiB; one process {found['one']:.0f} MiB"
+        print(f"  {score:12s} {each}; ÷ (a quarter + one block) {found['memory']:.2f}")
         of = "memory, 4 ranks"
         note(of, score, "a rank, MiB", found["rank"])
         note(of, score, "one process, MiB", found["one"])
@@ -226,9 +227,9 @@ def main() -> None:
     print("on paper: seconds of arithmetic, and of exchange")
     for tokens, machines, arithmetic, exchange in on_paper():
         of = f"{tokens:,} tokens, {machines} GPUs"
-        found = {"arithmetic": arithmetic}
-        found |= {f"exchange at {speed} GB/s": exchange / speed for speed in BANDWIDTHS}
-        print(f"  {of}: {'; '.join(f'{name} {x:.3g}' for name, x in found.items())}")
+        seconds = {"arithmetic": arithmetic}
+        seconds |= {f"exchange at {speed} GB/s": exchange / speed for speed in BANDWIDTHS}
+        print(f"  {of}: {'; '.join(f'{name} {x:.3g}' for name, x in seconds.items())}")
     write_script(given, "benchmarks.ranks", rows)
 
 
