@@ -49,7 +49,9 @@ def started(ranks: int) -> list[subprocess.Popen[str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize(
+    "seed", [n if n < 4 else pytest.param(n, marks=pytest.mark.weekly) for n in range(50)]
+)
 def test_a_lost_rank_is_named(seed: int) -> None:
     draw = random.Random(seed)
     processes = started(3)
