@@ -9,6 +9,8 @@ from typing import Any, cast
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch.distributed.device_mesh import init_device_mesh
+from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
 from anyscore import (
@@ -318,17 +320,22 @@ class _Model(torch.nn.Module):
         return found
 
 
-def checkpointed_in_data_parallel_error(rank: int, ranks: int) -> float:
-    """Return the error of gradients that DistributedDataParallel averages over ranks."""
+def checkpointed_in_data_parallel_error(rank: int, ranks: int, fully_sharded: bool) -> float:
+    """Return the error of gradients that DistributedDataParallel, or FSDP2, averages over ranks."""
     layout, x = layout_of("zigzag", ranks), drawn(TOKENS)["query"]
     torch.manual_seed(0)
     alone = _Model()
     alone(x, None).square().mean().backward()
     torch.manual_seed(0)
-    model = torch.nn.parallel.DistributedDataParallel(_Model())
+    model: Any = _Model()
+    if fully_sharded:  # parameters are in pieces between calls
+        fully_shard(model, mesh=init_device_mesh("cpu", (ranks,)))
+    else:
+        model = torch.nn.parallel.DistributedDataParallel(model)
     model(layout.shard(x), layout).square().mean().backward()
-    pairs = zip(alone.parameters(), model.parameters(), strict=True)
-    return max((p.grad - q.grad).abs().max().item() for p, q in pairs)
+    found = [p.grad.full_tensor() if fully_sharded else p.grad for p in model.parameters()]
+    pairs = zip(alone.parameters(), found, strict=True)
+    return max((p.grad - g).abs().max().item() for p, g in pairs)
 
 
 def _message(call: Callable[[], Any]) -> str:

@@ -50,3 +50,4 @@ def test_scripts_of_the_page(tmp_path: Path, script: int, words: str, ranks: int
     )  # fmt: skip
     assert made.returncode == 0, made.stderr
     assert made.stdout.count(words) == ranks
+    assert made.stdout.count("sum to 1: True") == ranks * script

@@ -79,8 +79,9 @@ def test_rows_of_a_bias_are_those_of_the_rank(group: Group) -> None:
         assert error <= 1e-12
 
 
-def test_checkpointing_and_data_parallel_models(group: Group) -> None:
-    for error in group(2).run(ranks_calls.checkpointed_in_data_parallel_error):
+@pytest.mark.parametrize("fully_sharded", [False, True], ids=["replicated", "fully sharded"])
+def test_checkpointing_and_data_parallel_models(group: Group, fully_sharded: bool) -> None:
+    for error in group(2).run(ranks_calls.checkpointed_in_data_parallel_error, fully_sharded):
         assert error <= 1e-12
 
 
