@@ -164,7 +164,8 @@ def _memory(rank: int, ranks: int, layout: Any, score: Any, case: Case) -> dict[
 
 def run(ranks: int, case: Case) -> dict[str, float]:
     """Measure a case on a new group of processes."""
-    os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"  # freed buffers go back, and count again
+    if case.kind == "memory":
+        os.environ["MALLOC_MMAP_THRESHOLD_"] = "65536"  # freed buffers go back, and count again
     with tempfile.TemporaryDirectory() as folder:
         store, answers = (str(Path(folder) / name) for name in ("store", "answers"))
         mp.spawn(measure, (ranks, store, case, answers), nprocs=ranks)  # type: ignore[attr-defined,no-untyped-call]

@@ -365,12 +365,25 @@ def different(rank: int, ranks: int, what: str) -> str:
     return _message(lambda: attention(x, x, value, score=score, across=layout, **options))
 
 
+def different_in_a_layer(rank: int, ranks: int, what: str) -> str:
+    """Return the message of a layer in which the last rank differs."""
+    odd, given = rank == ranks - 1, {"mask": Causal()}
+    tokens, batch = (13 if what == "tokens" and odd else 12), (3 if what == "batch" and odd else 2)
+    x = torch.ones(batch, tokens, 12)
+    if what == "valid_lens":
+        given = {"valid_lens": torch.tensor(7) if odd else torch.tensor([7, 8])}
+    if what == "no mask":
+        given = {} if odd else given
+    layer = MultiHeadAttention(12, 2)
+    return _message(lambda: layer(x, **given, across=Contiguous(dist.group.WORLD)))
+
+
 def refused(rank: int, ranks: int, what: str) -> str:
     """Return the message of a call that no rank can run."""
     layout: Any = Contiguous(dist.group.WORLD)
-    if what == "heads":
-        heads, x = MultiHeadAttention(12, 2), torch.ones(2, 12, 12)
-        return _message(lambda: heads(x, across=(None, layout)))
+    if what in ("heads", "self"):
+        layer = MultiHeadAttention(12, 2) if what == "heads" else SelfAttention(12, 2)
+        return _message(lambda: layer(torch.ones(2, 12, 12), across=(None, layout)))
     x: Any = torch.ones(12, 4, dtype=torch.float64, requires_grad=what == "second derivative")
     options: dict[str, Any] = {
         "sparsemax": {"normalizer": "sparsemax"},
@@ -400,6 +413,43 @@ def refused(rank: int, ranks: int, what: str) -> str:
         return _message(lambda: attention(x, x, x, across=layout, **options))
     output = attention(x, x, x, across=layout, **options)
     return _message(lambda: torch.autograd.grad(output.sum(), x, create_graph=True))
+
+
+def one_token_error(rank: int, ranks: int, impl: str) -> float:
+    """Return the error with one token in each piece: its gradients of a + b are one tensor."""
+    layout = Zigzag(dist.group.WORLD)
+    x = {
+        n: y[:, :, : 2 * ranks] if n in ("query", "key", "value") else y
+        for n, y in drawn(TOKENS).items()
+    }
+    found = []
+    for across in (None, layout):
+        leaves = {n: x[n].clone().requires_grad_() for n in ("query", "key", "value")}
+        q, k, v = (y if across is None else layout.shard(y) for y in leaves.values())
+        score = SCORES["additive"](x)
+        output = attention(q, k, v, score=score, mask=Causal(), impl=impl, across=across)
+        output.square().sum().backward()
+        found.append([y.grad for y in leaves.values()])
+    for y in found[1]:
+        dist.all_reduce(y)
+    return max((y - z).abs().max().item() for y, z in zip(*found, strict=True))
+
+
+def flat_bias_error(rank: int, ranks: int) -> float:
+    """Return the error with a bias of each key, and with a boolean mask of each query."""
+    x, layout = drawn(TOKENS), layout_of("zigzag", ranks)
+    q, k, v = (layout.shard(x[n]) for n in ("query", "key", "value"))
+    bias, worst = x["query"][0, 0, :, 0], 0.0
+    keep = (torch.arange(TOKENS) % 5 > 0)[:, None]
+    for alone, shared in (
+        ({"bias": bias}, {"bias": bias}),
+        ({"mask": keep}, {"mask": layout.shard(keep)}),
+    ):
+        k.requires_grad_()
+        expected = attention(x["query"], x["key"], x["value"], score=Laplace(2.0), **alone)
+        found = attention(q, k, v, score=Laplace(2.0), across=layout, **shared)
+        worst = max(worst, (found - layout.shard(expected)).abs().max().item())
+    return worst
 
 
 def layer_error(rank: int, ranks: int, scheme: str) -> float:

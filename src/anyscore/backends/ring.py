@@ -13,7 +13,7 @@ A query without keys so far has w = 0. The backward of a block takes output and 
 whole. P = e^(s − M − L) is then the block's share, and no forward runs again.
 
 Source of the ring: Liu et al. 2023, Ring Attention with Blockwise Transformers for Near-Infinite
-Context. Arrays here have no derivatives: `backends.torch.sharded` makes the functions
+Context. Arrays here have no derivatives: `sharded.py` of a framework's backend makes the functions
 differentiable.
 """
 
@@ -209,7 +209,7 @@ def backward(
         found = backward_stay(xp, kernels, part, sharded, results, upstream)
         if sharded.exchange.ranks == 1:
             return found
-        # `Exchange.shared` sums shares, which half precision has rounded: equal ones round least.
+        # Shares are summed later, in half precision too: equal ones round least.
         (a,) = sharded.exchange.sum([found.x.a])
         return found._replace(x=found.x._replace(a=a / sharded.exchange.ranks))
     counts = _query_counts(sharded)

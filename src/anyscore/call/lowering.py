@@ -110,7 +110,8 @@ def shard_biases(
         def of_chunk(bias: Any, rows: slice = rows, start: Any = chunk.start) -> Any:
             if isinstance(bias, Bias):
                 return bias.from_query(start, all_queries, keys)
-            return bias[..., rows, :] if framework(bias) and xp.shape(bias)[-2:-1] != (1,) else bias
+            has_rows = framework(bias) and xp.shape(bias)[-2:-1] not in ((), (1,))
+            return bias[..., rows, :] if has_rows else bias
 
         of_sizes = replace(sizes, queries=chunk.length, keys=keys)
         bias, after = of_chunk(call.bias), of_chunk(call.bias_after)

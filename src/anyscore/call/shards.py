@@ -54,7 +54,7 @@ class Shards(NamedTuple):
         found, at = [], 0
         for i, length in enumerate(lengths):
             column = [starts[i] for starts in self.starts]
-            start = column[rank] if known else _entry(xp, column, rank)
+            start = column[rank] if known else xp.array(column, rank)[rank]
             found.append(Chunk(at, length, start))
             at += length
         return found
@@ -144,6 +144,7 @@ class Sharded(NamedTuple):
 
         attended: of the whole sequence (..., tokens), the keys that this rank's queries attend.
         """
+        attended = xp.broadcast_to(attended, (*xp.shape(attended)[:-1], self.keys.tokens))
         some = self.exchange.max(xp.astype(attended, "uint8"))
         chunks = self.keys.chunks(xp, self.exchange.rank)
         each = [of_tokens(xp, some, c.start, c.length) for c in chunks]
@@ -173,8 +174,3 @@ def of_tokens(xp: Ops, x: Array, start: Integer, count: int, axis: int = -1) -> 
     if len(xp.shape(x)) == 1:
         return xp.take(x, index)
     return xp.swapaxes(xp.take_rows(xp.swapaxes(x, axis, -2), index), axis, -2)
-
-
-def _entry(xp: Ops, numbers: list[int], place: Array) -> Array:
-    """Return the number in a traced place, as a tracer ()."""
-    return xp.take(xp.array(numbers, place), xp.reshape(place, (1,)))[0]

@@ -133,7 +133,8 @@ def attention(
 
     Raises:
         TypeError, ValueError: An argument is wrong. The error comes before any work.
-        NotImplementedError: impl="fused" or impl="separable" cannot run the call.
+        NotImplementedError: impl="fused" or impl="separable" cannot run the call, or the call does
+            not run across ranks.
 
     >>> import numpy as np
     >>> from anyscore import attention
@@ -211,7 +212,8 @@ def plan(
 
     Raises:
         TypeError, ValueError: An argument is wrong.
-        NotImplementedError: impl="fused" or impl="separable" cannot run the call.
+        NotImplementedError: impl="fused" or impl="separable" cannot run the call, or the call does
+            not run across ranks.
 
     >>> import numpy as np
     >>> from anyscore import plan

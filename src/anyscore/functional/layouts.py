@@ -50,13 +50,14 @@ class Layout:
         tokens = xp.shape(x)[dim]
         if self.tokens not in (None, tokens):
             raise ValueError(f"x has {tokens} tokens, and the layout is of {self.tokens}.")
-        rank = exchange.rank
-        shards = self._shards(exchange.ranks, tokens)
+        rank, shards = exchange.rank, self._shards_of(exchange, tokens, "x")
         each = [of_tokens(xp, x, c.start, c.length, dim) for c in shards.chunks(xp, rank)]
         return each[0] if len(each) == 1 else xp.concat(each, dim)
 
     def gather(self, x: Array, dim: int = -2) -> Array:
         """Return the whole sequence, the same on every rank. All ranks call it.
+
+        In JAX its type says that ranks may differ: `out_specs` of `shard_map` keep the axis.
 
         Args:
             x: this rank's tokens.
@@ -92,10 +93,14 @@ class Layout:
         Raises:
             ValueError: the layout has another number of ranks or tokens, or none is known.
         """
+        tokens = self.tokens if tokens is None else tokens
+        if not _is_count(ranks) or ranks == 0:
+            raise ValueError(f"ranks must be an integer ≥ 1, got {brief(ranks)}.")
         if tokens is None:
-            tokens = self.tokens
-        if tokens is None or self.tokens not in (None, tokens):
-            raise ValueError(f"tokens is {tokens}, and the layout is of {self.tokens} tokens.")
+            raise ValueError("the number of tokens is unknown: pass order(ranks, tokens).")
+        if not _is_count(tokens) or self.tokens not in (None, tokens):
+            expected = "an integer ≥ 0" if self.tokens is None else f"{self.tokens}, as the layout"
+            raise ValueError(f"tokens is {brief(tokens)}, expected {expected}.")
         shards = self._shards(ranks, tokens)
         return [p for rank in range(ranks) for p in shards.numbers(rank)]
 
@@ -120,17 +125,28 @@ class Layout:
             ValueError: this rank has another number of tokens.
         """
         tokens = count * exchange.ranks if self.tokens is None else self.tokens
+        shards = self._shards_of(exchange, tokens, name)
+        expected, rank = shards.count(exchange.rank), exchange.rank
+        if expected != count:
+            here = f"rank {rank}" if isinstance(rank, int) else "each rank"
+            raise ValueError(
+                f"{name} has {count} tokens on {here}, and the layout gives {expected} of "
+                f"{shards.tokens} tokens: shard it by layout.shard(x, dim)."
+            )
+        return shards
+
+    def _shards_of(self, exchange: Exchange, tokens: int, name: str) -> Shards:
+        """Return the shards of a sequence of this number of tokens.
+
+        Raises:
+            ValueError: ranks of one program, as in JAX, have pieces of different lengths.
+        """
         shards = self._shards(exchange.ranks, tokens)
         if not isinstance(exchange.rank, int) and len(set(shards.lengths)) > 1:
             raise ValueError(
-                f"{name} has {shards.tokens} tokens, which {exchange.ranks} ranks do not divide "
-                "into pieces of one length, as ranks of JAX need: append masked tokens."
-            )
-        expected = shards.count(exchange.rank)
-        if expected != count:
-            raise ValueError(
-                f"{name} has {count} tokens on rank {exchange.rank}, and the layout gives this "
-                f"rank {expected} of {shards.tokens} tokens: shard it by layout.shard(x, dim)."
+                f"{name} has {shards.tokens} tokens, and {type(self).__name__} gives "
+                f"{exchange.ranks} ranks pieces of different lengths. In JAX all pieces have one "
+                "length: append masked tokens."
             )
         return shards
 

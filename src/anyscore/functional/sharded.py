@@ -16,6 +16,7 @@ from anyscore.call.shards import Exchange, Part, Scheme, Sharded
 from anyscore.call.task import Call, Options, Task
 from anyscore.functional.layouts import Contiguous, Layout
 from anyscore.masks.lowered import LoweredMask
+from anyscore.masks.lowered_edges import AnyLowered
 from anyscore.masks.objects import parts
 from anyscore.modifiers.biases import LoweredBias
 from anyscore.modifiers.normalizers import POWERS, Sigmoid
@@ -40,15 +41,15 @@ class Agreement(AbstractContextManager["Agreement"]):
     """
 
     def __init__(self, across: Any, like: Any, alone: bool = False) -> None:
-        across = Contiguous(across) if isinstance(across, str) else across
         pair = across if isinstance(across, tuple) and len(across) == 2 else (across, across)
-        self._queries, self._keys = pair
+        named = (Contiguous(x) if isinstance(x, str) else x for x in pair)
+        self._queries, self._keys = named
         of_queries = self._queries is None or isinstance(self._queries, Layout)
         if not isinstance(self._keys, Layout) or not of_queries:
             raise TypeError(
-                "across must be a layout such as Contiguous(mesh), or a pair (of queries, of keys) "
-                "where None means all queries on each rank; in JAX the name of an axis will do. "
-                f"Got {brief(across)}."
+                "across must be a layout such as Contiguous(mesh), or the name of an axis in JAX, "
+                "or a pair of them, of queries and of keys. None for queries means all of them on "
+                f"each rank. Got {brief(across)}."
             )
         backend = backends.load(framework(like) or "numpy")
         exchange = backend.exchange(self._keys.over)
@@ -58,11 +59,6 @@ class Agreement(AbstractContextManager["Agreement"]):
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if isinstance(error, Exception) and not self._agreed:
             self._exchange.agree({}, error)
-
-    @property
-    def has_all_queries(self) -> bool:
-        """Whether each rank has all queries."""
-        return self._queries is None
 
     def shards(self, sizes: Sizes) -> Sharded:
         """Return the shards of a call of which this rank has these sizes.
@@ -101,7 +97,9 @@ class Agreement(AbstractContextManager["Agreement"]):
             call = call._replace(**{n: self._exchange.shared(getattr(call, n)) for n in names})
         mask = lower_mask(xp, sizes, call.query, call.mask, call.valid_lens, sharded)
         biases = shard_biases(xp, call, sizes, sharded)
-        facts = _facts(xp, call, sharded, options)
+        tensors = {"query": call.query, "key": call.key, "value": call.value}
+        facts = facts_of_inputs(xp, tensors, call.mask, call.valid_lens, mask, sharded)
+        facts |= _facts(xp, call, options)
         self.agree(facts | {"gradients": str(differentiable())})
         call = call._replace(mask=None if mask is None else Lowered(mask), valid_lens=None)
         task = prepare(xp, call, sizes, prepared, differentiable, sharded)
@@ -133,25 +131,35 @@ class _Alone:
         raise AssertionError(f"a plan exchanges nothing, but asks for {name}")
 
 
-def facts_of_mask(xp: Ops, mask: Any, valid_lens: Any) -> dict[str, str]:
-    """Return facts about masks that must be the same on all ranks, by name."""
-    described = ", ".join(_described(xp, x) for x in parts(mask))
-    return {"mask": described, "valid_lens": str(valid_lens is not None)}
-
-
-def _facts(xp: Ops, call: Call, sharded: Sharded, options: Options) -> dict[str, str]:
-    """Return what must be the same on all ranks, by name."""
-    tensors = {"query": call.query, "key": call.key, "value": call.value}
+def facts_of_inputs(
+    xp: Ops,
+    tensors: dict[str, Any],
+    mask: Any,
+    valid_lens: Any,
+    lowered: AnyLowered | None,
+    sharded: Sharded,
+) -> dict[str, str]:
+    """Return facts about tensors and masks that must be the same on all ranks, by name."""
     facts = {name: _kind(xp, x, -2) for name, x in tensors.items()}
-    facts["score"] = _described(xp, call.score)
-    facts |= facts_of_mask(xp, call.mask, call.valid_lens)
+    facts["layout"] = repr((sharded.queries, sharded.keys))
+    facts["mask"] = ", ".join(_described(xp, x) for x in parts(mask)) or "None"
+    facts["valid_lens"] = str(valid_lens is not None)
+    if isinstance(lowered, LoweredMask):  # `Sharded.own_keys` exchanges arrays of these dimensions
+        bounds = [xp.shape(x)[:-1] for x in (lowered.start, lowered.stop) if x is not None]
+        booleans = [xp.shape(x)[:-2] for x in (lowered.mask,) if x is not None]
+        facts["leading dimensions of the mask"] = f"{bounds}, {booleans}"
+    return facts
+
+
+def _facts(xp: Ops, call: Call, options: Options) -> dict[str, str]:
+    """Return what else must be the same on all ranks, by name."""
+    facts = {"score": _described(xp, call.score)}
     for name in ("bias", "bias_after", "sink"):
         facts[name] = _described(xp, getattr(call, name))
     for name in ("softcap", "normalizer"):
         facts[name] = repr(getattr(call, name))
     for name, x in options._asdict().items():
         facts[name] = repr(x) if framework(x) is None else "a tensor"
-    facts["layout"] = repr((sharded.queries, sharded.keys))
     return facts
 
 

@@ -119,6 +119,7 @@ class SelfAttention(_Projecting):
         **options: Any,
     ) -> AttentionOutput:
         """Compute the results of `apply` as an `AttentionOutput`."""
+        heads.check_projected_across(options.get("across"))
         return self._attend(params, as_jax(x), valid_lens=valid_lens, **options)
 
 

@@ -10,7 +10,7 @@ from typing import Any, TypeAlias
 from anyscore import backends
 from anyscore.call.lowering import Lowered, lower_mask
 from anyscore.functional.cache.prepare import PreparedKeys
-from anyscore.functional.sharded import Agreement, facts_of_mask
+from anyscore.functional.sharded import Agreement, facts_of_inputs
 from anyscore.layers.parameters import AnyScore, is_named
 from anyscore.masks.lowered import zero_unread
 from anyscore.masks.objects import BooleanMask, Mask, parts
@@ -203,12 +203,21 @@ def mask_inputs(
     if across is None:
         return _mask_inputs(None, *args)
     with Agreement(across, queries) as agreement:
-        if agreement.has_all_queries:
-            raise NotImplementedError(
-                "a multi-head layer does not take across=(None, layout): project queries and keys "
-                "by layers of your own, and call attention."
-            )
+        check_projected_across(across)
         return _mask_inputs(agreement, *args)
+
+
+def check_projected_across(across: Any) -> None:
+    """Check the layouts of a layer with projections.
+
+    Raises:
+        NotImplementedError: each rank has all queries: gradients of projections would be mixed.
+    """
+    if isinstance(across, tuple) and across[:1] == (None,):
+        raise NotImplementedError(
+            "a layer with projections does not take across=(None, layout): project queries and "
+            "keys by layers of your own, and call attention."
+        )
 
 
 def _mask_inputs(
@@ -232,7 +241,7 @@ def _mask_inputs(
                 f"mask has shape {tuple(part.keep.shape)}, expected (T_q, T_k) or four axes "
                 "with heads third from the end: for a mask without heads pass mask[:, None]."
             )
-    if mask is valid_lens is None and not isinstance(keys, PreparedKeys):
+    if mask is valid_lens is agreement is None and not isinstance(keys, PreparedKeys):
         check_tensors(xp, queries, keys, values)
         return queries, keys, values, None
     q, k, v = (
@@ -243,9 +252,10 @@ def _mask_inputs(
     reads_all_rows = _reads_all_rows(xp, (q, k, v, *parameters))
     sharded = None if agreement is None else agreement.shards(sizes)
     lowered = lower_mask(xp, sizes, q, mask, valid_lens, sharded)
-    if agreement is not None:
-        facts = {"masks": str(lowered is not None), "gradients": str(reads_all_rows)}
-        agreement.agree(facts | facts_of_mask(xp, mask, valid_lens))
+    if agreement is not None and sharded is not None:
+        rows = {"queries": q, "keys": k, "values": v}
+        facts = facts_of_inputs(xp, rows, mask, valid_lens, lowered, sharded)
+        agreement.agree(facts | {"gradients": str(reads_all_rows)})
     if lowered is None:
         return queries, keys, values, None
     if reads_all_rows:

@@ -10,7 +10,15 @@ from torch import Tensor, nn
 from anyscore.functional.cache.cache import Cache
 from anyscore.functional.cache.make import make_cache
 from anyscore.functional.cache.prepare import PreparedKeys
-from anyscore.layers.heads import HeadSizes, QKVSizes, complete, mask_inputs, merge, split
+from anyscore.layers.heads import (
+    HeadSizes,
+    QKVSizes,
+    check_projected_across,
+    complete,
+    mask_inputs,
+    merge,
+    split,
+)
 from anyscore.layers.last_weights import Chosen, select
 from anyscore.layers.parameters import AnyScore
 from anyscore.layers.texts import with_texts
@@ -88,6 +96,7 @@ class SelfAttention(Projecting):
         Raises:
             TypeError, ValueError: As `anyscore.attention`.
         """
+        check_projected_across(across)
         queries, keys, values = self.qkv(x).split(self._sizes.widths, dim=-1)
         options = {"mask": mask, "bias": bias, "bias_after": bias_after, "across": across}
         output = self.attention(queries, keys, values, valid_lens, **options)
@@ -205,6 +214,7 @@ class MultiHeadAttention(Projecting):
         Raises:
             TypeError, ValueError: As `anyscore.attention`; or keys are prepared, and values are
                 missing.
+            NotImplementedError: The call does not run across ranks.
         """
         tensors = queries, keys, values = complete(queries, keys, values)
         check_inputs(queries, keys.key if isinstance(keys, PreparedKeys) else keys, values)

@@ -32,7 +32,7 @@ class _Kernels:
         return Operands(*(None if y is None else d for y, d in pairs))
 
     def add(self, to: Tensor, x: Tensor) -> Tensor:
-        return to.add_(x) if to.is_contiguous() else to + x
+        return to.add_(x)
 
     def zeros(self, shape: tuple[int, ...], x: Operands) -> Tensor:
         zeros: Tensor = x.a.new_zeros(shape, dtype=operators.acc_dtype(*x[:N_DIFFERENTIABLE]))
@@ -48,6 +48,9 @@ class _Kernels:
 
 class _Reference(_Kernels):
     """The definition, for devices and pairs without kernels."""
+
+    def add(self, to: Tensor, x: Tensor) -> Tensor:
+        return to + x  # the gradients of a + b may be one tensor
 
     def forward(self, x: Operands, s: Settings) -> Results:
         with torch.no_grad():

@@ -79,6 +79,17 @@ def test_rows_of_a_bias_are_those_of_the_rank(group: Group) -> None:
         assert error <= 1e-12
 
 
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+def test_one_token_in_each_piece(group: Group, impl: str) -> None:
+    for error in group(2).run(ranks_calls.one_token_error, impl):
+        assert error <= 1e-12
+
+
+def test_a_bias_of_keys_and_a_mask_of_queries(group: Group) -> None:
+    for error in group(2).run(ranks_calls.flat_bias_error):
+        assert error <= 1e-12
+
+
 @pytest.mark.parametrize("fully_sharded", [False, True], ids=["replicated", "fully sharded"])
 def test_checkpointing_and_data_parallel_models(group: Group, fully_sharded: bool) -> None:
     for error in group(2).run(ranks_calls.checkpointed_in_data_parallel_error, fully_sharded):

@@ -49,15 +49,33 @@ def test_an_error_of_one_rank_is_said_on_every_rank(group: Group) -> None:
         ("callable", "across does not take this call, since the score is a callable"),
         ("second derivative", "attention across ranks has no second derivatives"),
         ("count", "query has 11 tokens on rank"),
-        ("across", "across must be a layout such as Contiguous(mesh), or a pair"),
+        ("across", "across must be a layout such as Contiguous(mesh), or the name"),
         ("over", "a layout is over 'cp', expected a DeviceMesh of one dimension"),
-        ("heads", "a multi-head layer does not take across=(None, layout)"),
+        ("heads", "a layer with projections does not take across=(None, layout)"),
+        ("self", "a layer with projections does not take across=(None, layout)"),
         ("numpy", "across is for PyTorch and JAX"),
         ("lengths", "lengths has 1 entries, expected one for each of 2 ranks"),
     ],
 )
 def test_refused_on_every_rank(group: Group, what: str, words: str) -> None:
     for message in group(2).run(ranks_calls.refused, what):
+        assert words in message
+
+
+@pytest.mark.parametrize(
+    ("what", "words"),
+    [
+        ("tokens", "layout differs between ranks"),
+        ("batch", "queries differs between ranks: float32 (2, 1, tokens, 12) on rank 0"),
+        ("valid_lens", "leading dimensions of the mask differs between ranks"),
+        (
+            "no mask",
+            "mask differs between ranks: Causal(align=None, offset=None) on rank 0, and None on",
+        ),
+    ],
+)
+def test_a_layer_that_differs(group: Group, what: str, words: str) -> None:
+    for message in group(2).run(ranks_calls.different_in_a_layer, what):
         assert words in message
 
 
