@@ -18,4 +18,4 @@ def test_damaged_runs(effort: Effort, tmp_path: Path) -> None:
         check(tmp_path, *drawn)
 
     drawn = st.tuples(st.sampled_from(list(WAYS)), damages(tmp_path))
-    effort.spend(opened_or_refused, drawn, examples=60, share=0.1, at_a_time=20)
+    effort.spend(opened_or_refused, drawn, examples=24, share=0.1, at_a_time=8)
