@@ -16,7 +16,8 @@ export PIP_CONSTRAINT := $(CURDIR)/constraints-build.txt
 export PIP_BUILD_CONSTRAINT := $(PIP_CONSTRAINT)
 # Notes the processor seconds of a command, which a run of many targets ends with.
 NOTED = $(PYTHON) tests/processor_seconds.py run $@
-EACH := $(MAKE) --no-print-directory --keep-going --jobs=$(JOBS) --output-sync=target
+# Triton comes first: make returns to a target that lacked it only when all others have begun.
+EACH := $(MAKE) --no-print-directory --keep-going --jobs=$(JOBS) --output-sync=target .venv/triton
 PYTEST = $(NOTED) $(BIN)/pytest $(SHARE)
 WITH_TRITON := PYTHONPATH=.venv/triton:tests/frameworks/triton
 
@@ -24,7 +25,7 @@ LAB := tests/lab tests/benchmarks tests/package tests/plot src/anyscore/lab
 KERAS := keras-tensorflow keras-jax keras-torch
 # Each is one process, for frameworks are slow to import; the ones that take longest come first.
 BOTH := contract lab torch types compare lint
-OTHERS := jax pallas triton-torch triton docs page-examples mxnet isas tensorflow $(KERAS) torch-exports ray triton-oldest
+OTHERS := jax triton pallas docs page-examples triton-torch mxnet isas tensorflow $(KERAS) torch-exports ray triton-oldest
 QUICK := $(addprefix contract/test_,table gradients nan masks errors dropout) core/test_table \
 	frameworks/torch/test_layers
 # Results of one framework may come in parts: JAX takes an hour.
