@@ -75,7 +75,10 @@ ROWS += [(pair, dtype) for dtype, pairs in HALVES.items() for pair in pairs]
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("pair", "dtype"), ROWS)
+@pytest.mark.parametrize(
+    ("pair", "dtype"),
+    [row if row[1] == "float32" else pytest.param(*row, marks=pytest.mark.weekly) for row in ROWS],
+)
 def test_intervals(pair: str, dtype: str) -> None:
     """Grouped heads agree, with a weight for each and a key bias. No tile divides the sizes.
 
@@ -229,6 +232,7 @@ def test_tanh_near_zero() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.weekly
 @pytest.mark.parametrize("pair", ["leaky_relu", "absolute", "squared"])
 def test_width(pair: str) -> None:
     """Sums of 2,048 features need no band for their terms at unit inputs, as layers begin."""
