@@ -25,7 +25,7 @@ LAB := tests/lab tests/benchmarks tests/package tests/plot src/anyscore/lab
 KERAS := keras-tensorflow keras-jax keras-torch
 # Each is one process, for frameworks are slow to import; the ones that take longest come first.
 BOTH := contract lab torch types compare lint
-OTHERS := jax triton pallas docs page-examples triton-torch mxnet isas tensorflow $(KERAS) torch-exports ray triton-oldest
+OTHERS := jax triton pallas site page-examples triton-torch mxnet isas tensorflow $(KERAS) torch-exports ray triton-oldest
 QUICK := $(addprefix contract/test_,table gradients nan masks errors dropout) core/test_table \
 	frameworks/torch/test_layers
 # Results of one framework may come in parts: JAX takes an hour.
@@ -39,7 +39,7 @@ OLDEST_torch := contract/test_table.py $(patsubst %,frameworks/torch/test_%.py,\
 OLDEST_jax := $(patsubst %,frameworks/jax/test_%.py,table calls core pytrees edges)
 OLDEST_tensorflow := $(patsubst %,frameworks/tensorflow/test_%.py,table calls edges graphs)
 
-.PHONY: demo test test-daily test-all quick tables links $(BOTH) $(OTHERS) parity age fuzz bench mutate sanitize gpu clean
+.PHONY: demo test test-daily test-all quick tables docs links $(BOTH) $(OTHERS) parity age fuzz bench mutate sanitize gpu clean
 .PHONY: sdist $(OLDEST:%=oldest-%)
 
 demo: .venv/lab  ## compare attention scores at sorting; the report's place is printed
@@ -142,6 +142,9 @@ ray: .venv/dev  ## a real cluster of two nodes, one of which is lost
 
 docs: .venv/dev  ## the documentation site, in build/site; a warning is an error
 	KERAS_BACKEND=torch TF_CPP_MIN_LOG_LEVEL=3 $(NOTED) $(BIN)/sphinx-build -W --keep-going -q -E -b html docs build/site
+
+site: .venv/dev  ## every page of it in a browser: axe-core, a phone, search
+	$(MAKE) --no-print-directory docs
 	$(PYTEST) tests/docs/site
 
 links: .venv/dev  ## links of the documentation to other sites, which need a network

@@ -1,4 +1,4 @@
-"""The built site in a real browser: `make docs` runs these tests after the build.
+"""The built site in a real browser: `make site` builds it, and runs these tests.
 
 Each page is read by axe-core, on a desktop and on a phone, without a network.
 """
