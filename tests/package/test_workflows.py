@@ -66,16 +66,8 @@ def test_commands_are_targets_that_exist() -> None:
     targets = {
         x.strip('"') for line in asked for x in line.split()[1:] if not x.startswith("PYTHON=")
     }
-    assert targets >= {
-        "lint",
-        "types",
-        "test-daily",
-        "test-all",
-        "docs",
-        "sdist",
-        "oldest-torch",
-        "oldest-jax",
-    }
+    expected = {"lint", "types", "test-daily", "test-all", "site", "sdist", "oldest-torch"}
+    assert targets >= expected | {"oldest-jax", "oldest-tensorflow"}
     text = (ROOT / "Makefile").read_text(encoding="utf-8")
     lists = dict(re.findall(r"^(\w+) := (.*(?:\\\n.*)*)", text, re.M))
     known = set(" ".join(re.findall(r"^\.PHONY: (.*)", text, re.M)).split())
