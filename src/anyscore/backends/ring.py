@@ -41,6 +41,9 @@ class Kernels(Protocol):
     def add(self, to: Array, x: Array) -> Array:
         """Return to + x, in place where a framework can."""
 
+    def scale(self, x: Array, by: Array) -> Array:
+        """Return x · by, in place where a framework can."""
+
     def zeros(self, shape: tuple[int, ...], x: Operands) -> Array:
         """Return zeros of the dtype of sums over x, on its device."""
 
@@ -129,10 +132,10 @@ def backward_stay(
     return _gradients(xp, kernels, part, sums, d_block)
 
 
-def join(xp: Ops, s: Settings, one: Results, other: Results) -> Results:
-    """Return the results over the keys of both."""
+def join(xp: Ops, kernels: Kernels, s: Settings, one: Results, other: Results) -> Results:
+    """Return the results over the keys of both, whose outputs may be overwritten."""
     if s.normalizer:  # a sum of sigmoids
-        output = None if one.output is None else one.output + other.output
+        output = None if one.output is None else kernels.add(one.output, other.output)
         return Results(output, xp.maximum(one.stats, other.stats))  # −∞ or 0 without keys
     most = xp.maximum(one.stats[..., 0, :], other.stats[..., 0, :])
     w_one, w_other = (_weight(xp, y.stats, most) for y in (one, other))
@@ -140,8 +143,8 @@ def join(xp: Ops, s: Settings, one: Results, other: Results) -> Results:
     total = xp.where(total == 0, 1.0, total)
     output = None
     if one.output is not None:
-        w_one, w_other = (w_one / total)[..., None], (w_other / total)[..., None]
-        output = w_one * one.output + w_other * other.output
+        one_output = kernels.scale(one.output, (w_one / total)[..., None])
+        output = kernels.add(one_output, kernels.scale(other.output, (w_other / total)[..., None]))
     return Results(output, stats_of(xp, most, xp.log(total)))
 
 
@@ -275,7 +278,7 @@ def _forward_block(
     """Join the results over the keys of a block into `found`, one for each chunk of queries."""
     for i, _, _, met in _meetings(xp, kernels, part, block, chunks):
         one, so_far = kernels.forward(met, part.s), found[i]
-        found[i] = one if so_far is None else join(xp, part.s, so_far, one)
+        found[i] = one if so_far is None else join(xp, kernels, part.s, so_far, one)
 
 
 class _Sums:

@@ -59,6 +59,9 @@ class _Kernels:
     def add(self, to: Array, x: Array) -> Array:
         return to + x
 
+    def scale(self, x: Array, by: Array) -> Array:
+        return x * by
+
     def zeros(self, shape: tuple[int, ...], x: Operands) -> Array:
         return jnp.zeros(shape, acc_dtype(_xp, *x[:N_DIFFERENTIABLE]))
 

@@ -34,6 +34,9 @@ class _Kernels:
     def add(self, to: Tensor, x: Tensor) -> Tensor:
         return to.add_(x)
 
+    def scale(self, x: Tensor, by: Tensor) -> Tensor:
+        return x.mul_(by)
+
     def zeros(self, shape: tuple[int, ...], x: Operands) -> Tensor:
         zeros: Tensor = x.a.new_zeros(shape, dtype=operators.acc_dtype(*x[:N_DIFFERENTIABLE]))
         return zeros
@@ -51,6 +54,9 @@ class _Reference(_Kernels):
 
     def add(self, to: Tensor, x: Tensor) -> Tensor:
         return to + x  # the gradients of a + b may be one tensor
+
+    def scale(self, x: Tensor, by: Tensor) -> Tensor:
+        return x * by
 
     def forward(self, x: Operands, s: Settings) -> Results:
         with torch.no_grad():
