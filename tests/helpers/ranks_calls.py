@@ -562,20 +562,23 @@ def has_weights(rank: int, ranks: int) -> bool:
     return layer.attention_weights is not None
 
 
-def compiled_error(rank: int, ranks: int) -> float:
-    """Return the error of output and gradients under torch.compile, which breaks its graph."""
-    x, layout = drawn(TOKENS), layout_of("zigzag", ranks)
-    q, k, v, upstream = (layout.shard(x[n]) for n in ("query", "key", "value", "upstream"))
+def compiled_error(rank: int, ranks: int, scheme: str, layout: str) -> float:
+    """Return the error of output and gradients in one graph of torch.compile."""
+    queries, keys = across = _across(scheme, ranks, layout)
+    x = drawn(TOKENS if scheme == "ring" else 7)
+    k, v = (keys.shard(x[n]) for n in ("key", "value"))
+    q, upstream = (x[n] if queries is None else queries.shard(x[n]) for n in ("query", "upstream"))
 
-    def call(q: Tensor) -> Tensor:
-        found = attention(2 * q, k, v, score=Laplace(2.0), mask=Causal(), across=layout)
+    def call(q: Tensor, k: Tensor, w: Tensor) -> Tensor:
+        score = Additive(x["W_q"], x["W_k"], w)
+        found = attention(2 * q, k, v, score=score, mask=Causal("end"), across=across)
         return cast(Tensor, (found * upstream).sum())
 
     found = []
-    for function in (call, torch.compile(call, backend="aot_eager")):
-        leaf = q.clone().requires_grad_()
-        loss = function(leaf)
+    for function in (call, torch.compile(call, backend="aot_eager", fullgraph=True)):
+        leaves = [y.clone().requires_grad_() for y in (q, k, x["w"])]
+        loss = function(*leaves)
         loss.backward()
-        found.append((loss.detach(), leaf.grad))
-    (loss, grad), (other_loss, other_grad) = found
-    return max((loss - other_loss).abs().item(), (grad - other_grad).abs().max().item())
+        found.append([loss.detach(), *(y.grad for y in leaves)])
+    pairs = zip(*found, strict=True)
+    return max((y - z).abs().max().item() for y, z in pairs if y.numel())

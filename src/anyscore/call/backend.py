@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable, Iterable
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple, NoReturn, Protocol, TypeVar
+from typing import Any, NamedTuple, NoReturn, Protocol
 
 from anyscore.call.operands import Results
 from anyscore.call.shards import Exchange, Part, Scheme, Sharded
@@ -17,7 +17,6 @@ from anyscore.ops import Array, Ops, accumulated, accumulation
 from anyscore.score.factors import Factors
 from anyscore.score.pairs import PRODUCT
 
-AnyFunction = TypeVar("AnyFunction", bound=Callable[..., Any])
 FUSED = "fused, and keeps the contract"
 """Default `Plan.reason` of a fused implementation."""
 _MUCH = 2**30
@@ -116,10 +115,6 @@ class Backend:
             TypeError: the framework has no such groups, or `over` is none.
         """
         raise TypeError("across is for PyTorch and JAX, whose ranks form groups: leave it out.")
-
-    def uncompiled(self, function: AnyFunction) -> AnyFunction:
-        """Return a function that a compiler in progress calls, and does not look into."""
-        return function
 
     def attend_sharded(self, part: Part, sharded: Sharded, scheme: Scheme, fused: bool) -> Results:
         """Return the results of this rank's part of a call, differentiable once.

@@ -73,11 +73,16 @@ class Shards(NamedTuple):
 class Exchange(Protocol):
     """The exchange of tensors between the ranks of a group. All ranks call it in one order.
 
-    rank: the number of this rank. ranks: the number of ranks.
+    rank: the number of this rank. ranks: the number of ranks. compares: whether `agree` compares
+    facts, which the caller need not work out otherwise.
     """
 
     rank: Integer
     ranks: int
+
+    @property
+    def compares(self) -> bool:
+        """Whether `agree` compares facts."""
 
     def pass_on(
         self, arrays: list[Array], tokens: list[int], count: int

@@ -254,13 +254,6 @@ for _function in (attention, plan):  # TensorFlow's AutoGraph skips functions wi
 
 def attend(call: Call, options: Options) -> tuple[AttentionOutput, Task]:
     """Attend for a layer. Return (result, task); `weights(task)` computes the weights later."""
-    if call.across is None:
-        return _attend(call, options)
-    backend = backends.load(find_framework(query=call.query))
-    return backend.uncompiled(_attend)(call, options)
-
-
-def _attend(call: Call, options: Options) -> tuple[AttentionOutput, Task]:
     backend, context, task, adapter = lower(call, options)
     lse = None
     with context():

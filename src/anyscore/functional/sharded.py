@@ -97,10 +97,12 @@ class Agreement(AbstractContextManager["Agreement"]):
             call = call._replace(**{n: self._exchange.shared(getattr(call, n)) for n in names})
         mask = lower_mask(xp, sizes, call.query, call.mask, call.valid_lens, sharded)
         biases = shard_biases(xp, call, sizes, sharded)
-        tensors = {"query": call.query, "key": call.key, "value": call.value}
-        facts = facts_of_inputs(xp, tensors, call.mask, call.valid_lens, mask, sharded)
-        facts |= _facts(xp, call, options)
-        self.agree(facts | {"gradients": str(differentiable())})
+        facts: dict[str, str] = {}
+        if self._exchange.compares:
+            tensors = {"query": call.query, "key": call.key, "value": call.value}
+            facts = facts_of_inputs(xp, tensors, call.mask, call.valid_lens, mask, sharded)
+            facts |= _facts(xp, call, options) | {"gradients": str(differentiable())}
+        self.agree(facts)
         call = call._replace(mask=None if mask is None else Lowered(mask), valid_lens=None)
         task = prepare(xp, call, sizes, prepared, differentiable, sharded)
         return task._replace(sharded=sharded, shard_biases=tuple(biases))
@@ -108,6 +110,8 @@ class Agreement(AbstractContextManager["Agreement"]):
 
 class _Alone:
     """The exchange of a plan: nothing comes from other ranks."""
+
+    compares = False
 
     def __init__(self, rank: Any, ranks: int) -> None:
         self.rank, self.ranks = rank, ranks

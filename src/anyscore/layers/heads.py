@@ -253,9 +253,12 @@ def _mask_inputs(
     sharded = None if agreement is None else agreement.shards(sizes)
     lowered = lower_mask(xp, sizes, q, mask, valid_lens, sharded)
     if agreement is not None and sharded is not None:
-        rows = {"queries": q, "keys": k, "values": v}
-        facts = facts_of_inputs(xp, rows, mask, valid_lens, lowered, sharded)
-        agreement.agree(facts | {"gradients": str(reads_all_rows)})
+        facts: dict[str, str] = {}
+        if sharded.exchange.compares:
+            rows = {"queries": q, "keys": k, "values": v}
+            facts = facts_of_inputs(xp, rows, mask, valid_lens, lowered, sharded)
+            facts["gradients"] = str(reads_all_rows)
+        agreement.agree(facts)
     if lowered is None:
         return queries, keys, values, None
     if reads_all_rows:

@@ -43,6 +43,8 @@ class AxisExchange:
         came = [_lax.ppermute(x, self.axis, pairs) for x in arrays]
         return lambda: came
 
+    compares = False
+
     def agree(self, facts: dict[str, str], error: Exception | None) -> None:
         """Agree: every rank runs the same program."""
 

@@ -23,7 +23,6 @@ from anyscore.backends.torch.sparse import sparse_weights
 from anyscore.call.backend import (
     AS_THEY_ARE,
     Adapter,
-    AnyFunction,
     Backend,
     Implementation,
     Result,
@@ -74,11 +73,6 @@ class Torch(Backend):
 
     def sparse(self, scores: Tensor, power: int) -> Tensor:
         return sparse_weights(scores, power)
-
-    def uncompiled(self, function: AnyFunction) -> AnyFunction:
-        if not is_compiling():
-            return function
-        return cast(AnyFunction, torch.compiler.disable(function))  # type: ignore[no-untyped-call]
 
     def exchange(self, over: Any) -> Exchange:
         from anyscore.backends.torch.exchange import exchange_of

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -10,14 +11,16 @@ from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 from socket import gethostname
-from typing import Any
+from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 import torch
 import torch.distributed as dist
+import torch.distributed._functional_collectives as functional
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from anyscore.backends.torch.modes import is_compiling
 from anyscore.ops.checks import brief
 from anyscore.score.base import Projection
 
@@ -39,12 +42,20 @@ class ProcessExchange:
         has_cpu = "cpu" in dist.get_backend_config(self.group)
         self._device = torch.device("cpu" if has_cpu else "cuda")
 
+    @property
+    def compares(self) -> bool:
+        """Whether `agree` compares facts: not for one rank, nor in a graph of a compiler."""
+        return self.ranks > 1 and not is_compiling()
+
     def pass_on(
         self, arrays: list[Tensor], tokens: list[int], count: int
     ) -> Callable[[], list[Tensor]]:
         """Begin to send tensors to the next rank; see `Exchange.pass_on`."""
         if self.ranks == 1:
             return lambda: arrays
+        if is_compiling():
+            came = [self._passed(x, axis, count) for x, axis in zip(arrays, tokens, strict=True)]
+            return lambda: came
         sent, got = [x.contiguous() for x in arrays], []
         for x, axis in zip(arrays, tokens, strict=True):
             shape = list(x.shape)
@@ -65,6 +76,15 @@ class ProcessExchange:
             return got
 
         return wait
+
+    def _passed(self, x: Tensor, axis: int, count: int) -> Tensor:
+        """Pass a tensor on in a graph of a compiler, which has no messages to one rank."""
+        shape, sent, got = list(x.shape), [0] * self.ranks, [0] * self.ranks
+        shape[axis] = count
+        sent[(self.rank + 1) % self.ranks] = x.numel()
+        got[(self.rank - 1) % self.ranks] = math.prod(shape)
+        flat = functional.all_to_all_single(x.reshape(-1), got, sent, self.group)
+        return flat.view(shape)
 
     def _messages(self, way: Any, tensors: list[Tensor], step: int) -> list[dist.P2POp]:
         """Return messages to or from a neighbour. Empty tensors do not travel."""
@@ -89,7 +109,7 @@ class ProcessExchange:
 
     def agree(self, facts: dict[str, str], error: Exception | None) -> None:
         """Check that all ranks call this with the same facts, and that no rank has an error."""
-        if self.ranks == 1 or torch.compiler.is_compiling():
+        if not self.compares:
             return
         text = f"{error}" if error is not None else repr(sorted(facts.items()))
         digest = int.from_bytes(blake2b(text.encode(), digest_size=8).digest(), "big", signed=True)
@@ -113,6 +133,8 @@ class ProcessExchange:
 
     def first(self, x: Tensor) -> Tensor:
         """Return the tensor of rank 0."""
+        if is_compiling():
+            return cast(Tensor, functional.broadcast(x, 0, self.group))
         if self.ranks > 1:
             with self._naming_lost_ranks():
                 dist.broadcast(x, group=self.group, group_src=0)
@@ -121,7 +143,9 @@ class ProcessExchange:
     def sum(self, arrays: list[Tensor]) -> list[Tensor]:
         """Return the sums of each tensor, all of one dtype, over the ranks."""
         both = torch.cat([x.reshape(-1) for x in arrays])
-        if self.ranks > 1:
+        if is_compiling():
+            both = functional.all_reduce(both, "sum", self.group)
+        elif self.ranks > 1:
             with self._naming_lost_ranks():
                 dist.all_reduce(both, group=self.group)
         parts = torch.split(both, [x.numel() for x in arrays])
@@ -129,6 +153,8 @@ class ProcessExchange:
 
     def max(self, x: Tensor) -> Tensor:
         """Return the maxima of x over the ranks."""
+        if is_compiling():
+            return cast(Tensor, functional.all_reduce(x.contiguous(), "max", self.group))
         x = x.clone(memory_format=torch.contiguous_format)
         if self.ranks > 1:
             with self._naming_lost_ranks():
@@ -188,7 +214,9 @@ class ProcessExchange:
         padded = x.new_zeros((most, *x.shape[1:]))
         padded[: len(x)] = x
         found = [torch.empty_like(padded) for _ in counts]
-        if self.ranks > 1:
+        if is_compiling():
+            found = list(functional.all_gather_tensor(padded, 0, self.group).chunk(self.ranks))
+        elif self.ranks > 1:
             with self._naming_lost_ranks():
                 dist.all_gather(found, padded, group=self.group)
         else:

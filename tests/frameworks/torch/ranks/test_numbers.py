@@ -97,6 +97,10 @@ def test_checkpointing_and_data_parallel_models(group: Group, fully_sharded: boo
 
 
 @pytest.mark.slow
-def test_under_the_compiler(group: Group) -> None:
-    for error in group(2).run(ranks_calls.compiled_error):
+@pytest.mark.parametrize(
+    ("scheme", "layout", "ranks"),
+    [("ring", "zigzag", 2), ("ring", "uneven", 3), ("stay", "zigzag", 2), ("gather", "zigzag", 2)],
+)
+def test_one_graph_of_the_compiler(group: Group, scheme: str, layout: str, ranks: int) -> None:
+    for error in group(ranks).run(ranks_calls.compiled_error, scheme, layout):
         assert error <= 1e-12
