@@ -82,7 +82,7 @@ class Exchange(Protocol):
 
     @property
     def compares(self) -> bool:
-        """Whether `agree` compares facts."""
+        """Tell whether `agree` compares facts."""
 
     def pass_on(
         self, arrays: list[Array], tokens: list[int], count: int

@@ -72,14 +72,16 @@ class Agreement(AbstractContextManager["Agreement"]):
             queries = queries.of_rank(exchange, sizes.queries, "query")
         return Sharded(queries, of_keys, exchange)
 
-    def agree(self, facts: dict[str, str]) -> None:
+    def agree(self, facts: Callable[[], dict[str, str]]) -> None:
         """Check that all ranks have these facts; an error comes before an exchange of tokens.
+
+        facts: () → facts by name; called only if ranks are compared.
 
         Raises:
             ValueError: a fact differs between ranks, or another rank has an error.
         """
         self._agreed = True
-        self._exchange.agree(facts, None)
+        self._exchange.agree(facts() if self._exchange.compares else {}, None)
 
     def prepare(
         self,
@@ -97,11 +99,12 @@ class Agreement(AbstractContextManager["Agreement"]):
             call = call._replace(**{n: self._exchange.shared(getattr(call, n)) for n in names})
         mask = lower_mask(xp, sizes, call.query, call.mask, call.valid_lens, sharded)
         biases = shard_biases(xp, call, sizes, sharded)
-        facts: dict[str, str] = {}
-        if self._exchange.compares:
+
+        def facts(call: Call = call) -> dict[str, str]:
             tensors = {"query": call.query, "key": call.key, "value": call.value}
-            facts = facts_of_inputs(xp, tensors, call.mask, call.valid_lens, mask, sharded)
-            facts |= _facts(xp, call, options) | {"gradients": str(differentiable())}
+            inputs = facts_of_inputs(xp, tensors, call.mask, call.valid_lens, mask, sharded)
+            return inputs | _facts(xp, call, options) | {"gradients": str(differentiable())}
+
         self.agree(facts)
         call = call._replace(mask=None if mask is None else Lowered(mask), valid_lens=None)
         task = prepare(xp, call, sizes, prepared, differentiable, sharded)

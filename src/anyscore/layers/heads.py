@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import nullcontext
 from dataclasses import replace
+from functools import partial
 from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
@@ -199,12 +201,51 @@ def mask_inputs(
         TypeError, ValueError: tensors or masks of other shapes or dtypes.
         NotImplementedError: each rank has all queries.
     """
-    args = xp, n_heads, queries, keys, values, valid_lens, mask, parameters
-    if across is None:
-        return _mask_inputs(None, *args)
-    with Agreement(across, queries) as agreement:
-        check_projected_across(across)
-        return _mask_inputs(agreement, *args)
+    with nullcontext() if across is None else Agreement(across, queries) as agreement:
+        if agreement is not None:
+            check_projected_across(across)
+        tensors = {"queries": queries, "keys": keys, "values": values}
+        for name, x in tensors.items():
+            if not isinstance(x, PreparedKeys) and len(xp.shape(x)) < 3:
+                raise ValueError(
+                    f"{name} has shape {xp.shape(x)}, expected (batch, tokens, width)."
+                )
+        for part in parts(mask):
+            if isinstance(part, BooleanMask) and len(getattr(part.keep, "shape", ())) == 3:
+                raise ValueError(
+                    f"mask has shape {tuple(part.keep.shape)}, expected (T_q, T_k) or four axes "
+                    "with heads third from the end: for a mask without heads pass mask[:, None]."
+                )
+        if mask is valid_lens is agreement is None and not isinstance(keys, PreparedKeys):
+            check_tensors(xp, queries, keys, values)
+            return queries, keys, values, None
+        q, k, v = (
+            x.key if isinstance(x, PreparedKeys) else x[..., None, :, :] for x in tensors.values()
+        )
+        sizes = check_tensors(xp, q, k, v)
+        sizes = replace(sizes, lead=(*sizes.lead[:-1], n_heads))
+        reads_all_rows = _reads_all_rows(xp, (q, k, v, *parameters))
+        sharded = None if agreement is None else agreement.shards(sizes)
+        lowered = lower_mask(xp, sizes, q, mask, valid_lens, sharded)
+        if agreement is not None and sharded is not None:
+            rows = {"queries": q, "keys": k, "values": v}
+            gradients = {"gradients": str(reads_all_rows)}
+            inputs = partial(facts_of_inputs, xp, rows, mask, valid_lens, lowered, sharded)
+            agreement.agree(lambda: inputs() | gradients)
+        if lowered is None:
+            return queries, keys, values, None
+        if reads_all_rows:
+            attending, attended = lowered.attending_attended
+            attended = attended if sharded is None else sharded.own_keys(xp, attended)
+            q, of_queries = zero_unread(xp, q, attending)
+            v, of_values = zero_unread(xp, v, attended)
+            queries, values, shared = q[..., 0, :, :], v[..., 0, :, :], of_queries or of_values
+            if not isinstance(keys, PreparedKeys):
+                k, of_keys = zero_unread(xp, k, attended)
+                keys, shared = k[..., 0, :, :], shared or of_keys
+            # If masks differ between heads, one head may attend a row that another head masks.
+            lowered.unread_is_finite = not shared
+        return queries, keys, values, Lowered(lowered)
 
 
 def check_projected_across(across: Any) -> None:
@@ -218,61 +259,6 @@ def check_projected_across(across: Any) -> None:
             "a layer with projections does not take across=(None, layout): project queries and "
             "keys by layers of your own, and call attention."
         )
-
-
-def _mask_inputs(
-    agreement: Agreement | None,
-    xp: Ops,
-    n_heads: int,
-    queries: Array,
-    keys: Array | PreparedKeys,
-    values: Array,
-    valid_lens: Any,
-    mask: Any,
-    parameters: Iterable[Array],
-) -> tuple[Array, Array | PreparedKeys, Array, Mask | None]:
-    tensors = {"queries": queries, "keys": keys, "values": values}
-    for name, x in tensors.items():
-        if not isinstance(x, PreparedKeys) and len(xp.shape(x)) < 3:
-            raise ValueError(f"{name} has shape {xp.shape(x)}, expected (batch, tokens, width).")
-    for part in parts(mask):
-        if isinstance(part, BooleanMask) and len(getattr(part.keep, "shape", ())) == 3:
-            raise ValueError(
-                f"mask has shape {tuple(part.keep.shape)}, expected (T_q, T_k) or four axes "
-                "with heads third from the end: for a mask without heads pass mask[:, None]."
-            )
-    if mask is valid_lens is agreement is None and not isinstance(keys, PreparedKeys):
-        check_tensors(xp, queries, keys, values)
-        return queries, keys, values, None
-    q, k, v = (
-        x.key if isinstance(x, PreparedKeys) else x[..., None, :, :] for x in tensors.values()
-    )
-    sizes = check_tensors(xp, q, k, v)
-    sizes = replace(sizes, lead=(*sizes.lead[:-1], n_heads))
-    reads_all_rows = _reads_all_rows(xp, (q, k, v, *parameters))
-    sharded = None if agreement is None else agreement.shards(sizes)
-    lowered = lower_mask(xp, sizes, q, mask, valid_lens, sharded)
-    if agreement is not None and sharded is not None:
-        facts: dict[str, str] = {}
-        if sharded.exchange.compares:
-            rows = {"queries": q, "keys": k, "values": v}
-            facts = facts_of_inputs(xp, rows, mask, valid_lens, lowered, sharded)
-            facts["gradients"] = str(reads_all_rows)
-        agreement.agree(facts)
-    if lowered is None:
-        return queries, keys, values, None
-    if reads_all_rows:
-        attending, attended = lowered.attending_attended
-        attended = attended if sharded is None else sharded.own_keys(xp, attended)
-        q, of_queries = zero_unread(xp, q, attending)
-        v, of_values = zero_unread(xp, v, attended)
-        queries, values, shared = q[..., 0, :, :], v[..., 0, :, :], of_queries or of_values
-        if not isinstance(keys, PreparedKeys):
-            k, of_keys = zero_unread(xp, k, attended)
-            keys, shared = k[..., 0, :, :], shared or of_keys
-        # If masks differ between heads, one head may attend a row that another head masks.
-        lowered.unread_is_finite = not shared
-    return queries, keys, values, Lowered(lowered)
 
 
 def _reads_all_rows(xp: Ops, tensors: tuple[Array, ...]) -> bool:

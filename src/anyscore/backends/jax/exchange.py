@@ -32,7 +32,7 @@ class AxisExchange:
 
     @property
     def is_typed(self) -> bool:
-        """Whether types say which arrays differ between ranks: shard_map's check_vma."""
+        """Tell whether types say which arrays differ between ranks: shard_map's check_vma."""
         return self.axis in varying(self.rank)
 
     def pass_on(

@@ -44,7 +44,7 @@ class ProcessExchange:
 
     @property
     def compares(self) -> bool:
-        """Whether `agree` compares facts: not for one rank, nor in a graph of a compiler."""
+        """Tell whether `agree` compares facts: not for one rank, nor in a graph of a compiler."""
         return self.ranks > 1 and not is_compiling()
 
     def pass_on(
@@ -56,11 +56,9 @@ class ProcessExchange:
         if is_compiling():
             came = [self._passed(x, axis, count) for x, axis in zip(arrays, tokens, strict=True)]
             return lambda: came
-        sent, got = [x.contiguous() for x in arrays], []
-        for x, axis in zip(arrays, tokens, strict=True):
-            shape = list(x.shape)
-            shape[axis] = count
-            got.append(x.new_empty(shape))
+        sent = [x.contiguous() for x in arrays]
+        pairs = zip(arrays, tokens, strict=True)
+        got = [x.new_empty(_with_tokens(x, axis, count)) for x, axis in pairs]
         send, receive = self._messages(dist.isend, sent, 1), self._messages(dist.irecv, got, -1)
         messages = [*send, *receive]
         if not messages:
@@ -79,8 +77,8 @@ class ProcessExchange:
 
     def _passed(self, x: Tensor, axis: int, count: int) -> Tensor:
         """Pass a tensor on in a graph of a compiler, which has no messages to one rank."""
-        shape, sent, got = list(x.shape), [0] * self.ranks, [0] * self.ranks
-        shape[axis] = count
+        shape = _with_tokens(x, axis, count)
+        sent, got = [0] * self.ranks, [0] * self.ranks
         sent[(self.rank + 1) % self.ranks] = x.numel()
         got[(self.rank - 1) % self.ranks] = math.prod(shape)
         flat = functional.all_to_all_single(x.reshape(-1), got, sent, self.group)
@@ -336,6 +334,13 @@ def exchange_of(over: Any) -> ProcessExchange:
             'choose it, as in mesh["cp"].'
         )
     return ProcessExchange(over.get_group())
+
+
+def _with_tokens(x: Tensor, axis: int, count: int) -> list[int]:
+    """Return the shape of x with another number of tokens."""
+    shape = list(x.shape)
+    shape[axis] = count
+    return shape
 
 
 def _difference(found: list[tuple[dict[str, str], str | None]]) -> str:
