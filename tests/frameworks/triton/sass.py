@@ -117,7 +117,7 @@ def compile(
     kernel: Any, capability: int, args: tuple[Any, ...], warps: int = 4, **constant: Any
 ) -> Compiled:
     """Compile `kernel[...](*args, **constant)` for a chip."""
-    registers = constant.pop("maxnreg", None)
+    registers, warps = constant.pop("maxnreg", None), constant.pop("num_warps", warps)
     constants: dict[Any, Any] = {}
     attributes: dict[Any, Any] = {}
     names = kernel.arg_names

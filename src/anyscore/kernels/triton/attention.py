@@ -6,6 +6,8 @@ read.
 
 from __future__ import annotations
 
+from functools import partial
+from itertools import product
 from math import prod
 from typing import NamedTuple
 
@@ -16,9 +18,11 @@ from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings
 from anyscore.kernels.triton import backward as backward_kernels
 from anyscore.kernels.triton import decode, scorers
 from anyscore.kernels.triton import forward as forward_kernels
+from anyscore.kernels.triton.backward import Band
 from anyscore.kernels.triton.call import (
     BLOCK,
     HALF,
+    PROGRAMS,
     TILE,
     Columns,
     Inputs,
@@ -33,8 +37,6 @@ from anyscore.kernels.triton.tiles import Operand, Rows
 
 DECODE_QUERIES = 2
 """The most queries for which kernels read keys without panels."""
-PROGRAMS = 512
-"""The number of programs that keeps a GPU busy."""
 SKEWED = 256
 """The number of queries whose diagonals are summed at a time."""
 REGISTERS = {True: 168, False: 128}
@@ -72,9 +74,10 @@ def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -
         forward_kernels.forward, grid, call.of_queries, call.of_keys, call.weights, inputs.biases,
         finite, inputs.mask, inputs.dropout, output, stats, scores, inputs.sizes, call.scale, 0.0,
         columns.blocks, SCORER=call.scorer, D_V=d_v, COLUMNS=columns.count,
-        SIGMOID=bool(s.normalizer),
+        SIGMOID=bool(s.normalizer), **call.options,
     )  # fmt: skip
     if d_v:
+        grid = inputs.problems * tiles_of(queries) * columns.blocks
         launch(
             forward_kernels.forward_nonfinite, grid, inputs.operand(value, 2), finite, inputs.mask,
             output, inputs.sizes, D_V=d_v, COLUMNS=columns.count,
@@ -155,26 +158,17 @@ class _Gradients(NamedTuple):
     """Gradients of each problem, before sums over problems that share an input.
 
     a (problems, T_q, width), b (problems, T_k, width), weight (problems, query tiles, width),
-    key_bias (problems, T_k), value (problems, T_k, d_v). bias: of the shape of the input, or None.
+    query_bias (problems, T_q), key_bias (problems, T_k), value (problems, T_k, d_v). bias: of the
+    shape of the input, or None.
     """
 
     a: Tensor
     b: Tensor
     weight: Tensor
+    query_bias: Tensor
     key_bias: Tensor
     value: Tensor
     bias: Tensor | None
-
-
-class _Band(NamedTuple):
-    """A band of keys: p, ds, outside (problems, T_q, size), some: `weights_and_gradients`."""
-
-    p: Tensor
-    ds: Tensor
-    outside: Tensor | None
-    some: Tensor
-    first: int
-    size: int
 
 
 def delta_of(results: Results, upstream: Results, s: Settings) -> tuple[Tensor, Tensor]:
@@ -206,15 +200,21 @@ def backward(
     call = PackedCall(pair, inputs, stats.dtype)
     problems, width, tiles = inputs.problems, call.width, call.query_tiles
     kind = value.dtype if value.dtype in HALF else stats.dtype
-    most = call.band(kind)
-    p_band = stats.new_empty((problems, queries, most), dtype=kind)
-    ds_band = stats.new_empty((problems, queries, most))
-    outside = torch.empty_like(ds_band) if call.scorer.after and x.bias is not None else None
-    some = stats.new_empty((problems, tiles, tiles_of(most)), dtype=torch.int32)
+    rounded = call.narrow and x.bias is None and call.a.dtype == kind == torch.bfloat16
+    ds_dtype = kind if rounded else stats.dtype  # gradients in float16 could overflow
+    with_outside = call.scorer.after and x.bias is not None
+    most_problems, most_keys = call.band(
+        kind.itemsize + ds_dtype.itemsize * (2 if with_outside else 1)
+    )
+    p_band = stats.new_empty((most_problems, queries, most_keys), dtype=kind)
+    ds_band = torch.empty_like(p_band, dtype=ds_dtype)
+    outside = torch.empty_like(ds_band) if with_outside else None
+    some = stats.new_empty((most_problems, tiles, tiles_of(most_keys)), dtype=torch.int32)
     made = _Gradients(
         stats.new_zeros((problems, queries, width)),
         stats.new_zeros((problems, keys, width)),
         stats.new_zeros((problems, tiles, width)),
+        stats.new_zeros((problems, queries)),
         stats.new_zeros((problems, keys)),
         stats.new_zeros((problems, keys, d_v)),
         None if x.bias is None else stats.new_zeros(x.bias.shape),
@@ -225,37 +225,69 @@ def backward(
     values, d_outputs = call.rows(inputs.two(value, 2), kind), call.rows(d_output, kind)
     raw_d_output = operand(d_output, inputs.heads)
     depth = min(Columns(d_v, kind).count, 64 if kind in HALF else BLOCK)
-    others = _others(call) if pair.is_product else None
+    others = _others(call, ds_dtype) if call.by_products else None
     scorer = call.scorer._replace(at_once=2 if s.outer else 4)  # more would exceed the registers
-    for first in range(0, keys, most):
-        band = _Band(p_band, ds_band, outside, some, first, min(most, keys - first))
+    for problem, first in product(range(0, problems, most_problems), range(0, keys, most_keys)):
+        here = slice(problem, min(problem + most_problems, problems))
+        there = slice(first, min(first + most_keys, keys))
+        size = here.stop - problem, queries, there.stop - first
+        band = Band(p_band, ds_band, outside, some, problem, first, size[2])
         launch(
-            backward_kernels.weights_and_gradients, problems * tiles * tiles_of(band.size),
+            backward_kernels.weights_and_gradients, size[0] * tiles * tiles_of(size[2]),
             call.of_queries, call.of_keys, call.weights, inputs.biases, inputs.mask,
-            inputs.dropout, stats, values, d_outputs, delta, d_scores, *band, inputs.sizes,
+            inputs.dropout, stats, values, d_outputs, delta, d_scores, band, inputs.sizes,
             call.scale, 0.0, SCORER=scorer, DEPTH=depth, SIGMOID=bool(s.normalizer),
+            **call.options,
         )  # fmt: skip
-        _matrix_sums(call, band, band.p, (d_outputs, raw_d_output), made.value)
+        sums = partial(_matrix_sums, call, band, size[0])
+        sums(band.p, (d_outputs, raw_d_output), made.value)
         if width and others is not None:
             of_a, of_b = others
-            _matrix_sums(call, band, band.ds, of_a, made.a, call.scale, of_query=True)
-            _matrix_sums(call, band, band.ds, of_b, made.b, call.scale)
+            sums(band.ds, of_a, made.a, call.scale, of_query=True)
+            sums(band.ds, of_b, made.b, call.scale)
         elif width:
-            _feature_sums(call, band, made, of_query=True)
-            _feature_sums(call, band, made, of_query=False)
-        size = problems, queries, band.size
-        if x.key_bias is not None:
-            ds = ds_band.view(-1)[: prod(size)].view(size)
-            made.key_bias[:, first : first + band.size].copy_(ds.sum(1))
+            _feature_sums(call, band, size[0], made, of_query=True)
+            _feature_sums(call, band, size[0], made, of_query=False)
+        ds = ds_band.view(-1)[: prod(size)].view(size)
+        if x.key_bias is not None or call.by_norms:
+            made.key_bias[here, there].copy_(ds.sum(1, dtype=stats.dtype))
+        if call.by_norms:
+            made.query_bias[here].add_(ds.sum(2, dtype=stats.dtype))
         if made.bias is not None:
-            ds = (ds_band if outside is None else outside).view(-1)[: prod(size)].view(size)
+            if outside is not None:
+                ds = outside.view(-1)[: prod(size)].view(size)
             _add_to_bias(inputs, ds, first, made.bias)
+    if call.by_norms:
+        made = _of_norms(call, made)
     made = _of_weight(pair, x, s, inputs, made)
+    found = made.a, made.b, made.weight, made.key_bias, made.value
     summed = [
         None if y is None else inputs.sum_to(d, y.shape)
-        for y, d in zip(factors, made[:-1], strict=False)  # the bias is computed apart
+        for y, d in zip(factors, found, strict=False)  # the bias is computed apart
     ]
     return Operands(*summed)._replace(bias=made.bias)
+
+
+def _of_norms(call: PackedCall, made: _Gradients) -> _Gradients:
+    """Return gradients of c Σ_f (a_f − b_f)² from the sums scale · dS b and scale · dSᵀ a.
+
+        da_i = 2 c (a_i Σ_j dS_ij − Σ_j dS_ij b_j)
+
+    Rows that nobody reads may be NaN; the sums of their dS are 0.
+    """
+    a, b = (call.inputs.of_problems(x).to(made.a.dtype) for x in (call.a, call.b))
+    of_a, of_b = call.scale * made.query_bias[..., None], call.scale * made.key_bias[..., None]
+    d_a, d_b = (_read(x, of_x) - y for x, of_x, y in ((a, of_a, made.a), (b, of_b, made.b)))
+    if call.weight is None:
+        return made._replace(a=2 * d_a, b=2 * d_b)
+    d_weight = _read(a, d_a - made.a).sum(1) + _read(b, _read(b, of_b)).sum(1)
+    twice = 2 * call.inputs.of_problems(call.weight)[:, None]
+    return made._replace(a=twice * d_a, b=twice * d_b, weight=d_weight[:, None])
+
+
+def _read(x: Tensor, factor: Tensor) -> Tensor:
+    """Return x · factor, 0 where the factor is 0."""
+    return torch.where(factor == 0, 0.0, x * factor)
 
 
 def _of_weight(
@@ -301,42 +333,42 @@ _Others = tuple[Rows, Operand]
 """Rows to multiply a band with, and their operand, for its NaN and ±∞."""
 
 
-def _others(call: PackedCall) -> tuple[_Others, _Others]:
-    """Return the rows to multiply dS of a product with, for the gradients of a and of b."""
-    of_a, of_b = (
-        (call.rows(y, call.acc_dtype), operand(y, call.inputs.heads)) for y in (call.b, call.a)
-    )
+def _others(call: PackedCall, dtype: torch.dtype) -> tuple[_Others, _Others]:
+    """Return the rows to multiply dS with, for the gradients of a and of b; dtype: of dS."""
+    of_a, of_b = ((call.rows(y, dtype), operand(y, call.inputs.heads)) for y in (call.b, call.a))
     return of_a, of_b
 
 
 def _matrix_sums(
-    call: PackedCall, band: _Band, stored: Tensor, others: _Others, target: Tensor,
+    call: PackedCall, band: Band, problems: int, stored: Tensor, others: _Others, target: Tensor,
     scale: float = 1.0, of_query: bool = False,
 ) -> None:  # fmt: skip
     """Add to target (problems, rows, columns) the products of a band's stored dS or weights."""
     rows, raw = others
     columns = Columns(target.shape[-1], rows.data.dtype)
-    count = call.query_tiles if of_query else tiles_of(band.size)
+    count = call.query_tiles if of_query else -(-band.keys // call.tile)
     if columns.width:
         launch(
-            backward_kernels.matrix_sums, target.shape[0] * count * columns.blocks, stored, rows,
-            raw, band.some, target, band.first, band.size, call.inputs.sizes, scale,
-            WIDTH=columns.width, COLUMNS=columns.count, PRECISION=call.precision, OF_QUERY=of_query,
+            backward_kernels.matrix_sums, problems * count * columns.blocks, stored, rows, raw,
+            band, target, call.inputs.sizes, scale, WIDTH=columns.width, COLUMNS=columns.count,
+            PRECISION=call.precision, QUERIES=call.tile, OF_QUERY=of_query, **call.options,
         )  # fmt: skip
 
 
-def _feature_sums(call: PackedCall, band: _Band, made: _Gradients, of_query: bool) -> None:
+def _feature_sums(
+    call: PackedCall, band: Band, problems: int, made: _Gradients, of_query: bool
+) -> None:
     """Add to the gradients of a and weight (of_query), or of b, the sums over a band."""
     own, other, target = call.of_keys, call.of_queries, made.b
-    count = tiles_of(band.size)
+    count = tiles_of(band.keys)
     if of_query:
         own, other, target, count = other, own, made.a, call.query_tiles
-    tiles = call.inputs.problems * count
+    tiles = problems * count
     features = BLOCK if tiles * -(-call.width // BLOCK) >= 2 * PROGRAMS else LEAST_FEATURES
     registers = {"maxnreg": REGISTERS[of_query]} if call.exponentials else {}
     launch(
         backward_kernels.feature_sums, tiles * -(-call.width // features), own, other, call.weights,
-        band.ds, band.some, target, made.weight, band.first, band.size, call.inputs.sizes,
-        call.scale, SCORER=call.scorer, FEATURES=features, OF_QUERY=of_query,
-        WITH_WEIGHT=of_query and call.weight is not None, **registers,
+        band, target, made.weight, call.inputs.sizes, call.scale, SCORER=call.scorer,
+        FEATURES=features, OF_QUERY=of_query, WITH_WEIGHT=of_query and call.weight is not None,
+        **registers,
     )  # fmt: skip

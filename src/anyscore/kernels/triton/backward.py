@@ -1,14 +1,16 @@
-"""Backward in Triton: weights and their gradients for a band of keys, then sums over them.
+"""Backward in Triton: weights and their gradients of a band, then sums over them.
 
     P = exp((S − m) − l)  dP = dO Vᵀ  dS = P ∘ (dP − D) + dscores,  D_i = dO_i · O_i − dl_i
 
 m and l are the statistics of each query. If P is a sigmoid, dS = P ∘ (1 − P) ∘ dP + dscores. An
-outer function multiplies dS by its slope. dS and P of a band of keys are stored, so scores are
-computed only once. Each sum then has one program, so there are no atomics, and results are the same
-bits each time.
+outer function multiplies dS by its slope. dS and P of a `Band` are stored, so scores are computed
+only once. Each sum then has one program, so there are no atomics, and results are the same bits
+each time.
 """
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -32,60 +34,74 @@ from anyscore.kernels.triton.tiles import (
 )
 
 
+class Band(NamedTuple):
+    """Weights and gradients of some problems and of some of their keys.
+
+    p, ds: (problems of the band, T_q, keys), weights after dropout, and dS, 0 where masked.
+    outside: dS before the slope of an outer function, for a bias after it, of the same shape, or
+    None. some: (problems of the band, query tiles, tiles of keys), whether any entry is attended.
+    problem, first: the first problem, and the first key. keys: the number of keys.
+    """
+
+    p: Any
+    ds: Any
+    outside: Any
+    some: Any
+    problem: Any
+    first: Any
+    keys: Any
+
+
 @triton.jit
 def weights_and_gradients(
-    a, b, weights, biases, mask, dropout, stats, value, d_output, delta, d_scores, p_band, ds_band,
-    outside, some, first, band, sizes, scale, seed, SCORER: tl.constexpr, DEPTH: tl.constexpr,
-    SIGMOID: tl.constexpr,
+    a, b, weights, biases, mask, dropout, stats, value, d_output, delta, d_scores, band, sizes,
+    scale, seed, SCORER: tl.constexpr, DEPTH: tl.constexpr, SIGMOID: tl.constexpr,
 ):  # fmt: skip
-    """Write weights and dS of `band` keys from `first` on, one tile per program.
+    """Write a `Band`, one tile per program.
 
-    p_band, ds_band: (problems, T_q, band), weights after dropout, and dS, 0 where masked. outside:
-    dS before the slope of an outer function, for a bias after it, of the same shape, or None. some:
-    (problems, query tiles, band tiles), whether any entry is attended. value, d_output: `Rows`,
-    multiplied in steps of DEPTH columns. d_scores: (problems, T_q, T_k), or None.
+    value, d_output: `Rows`, multiplied in steps of DEPTH columns. d_scores: (problems, T_q, T_k),
+    or None.
     """
     ACC: tl.constexpr = stats.dtype.element_ty
     PRECISION: tl.constexpr = SCORER.precision
+    QUERIES: tl.constexpr = SCORER.queries
     mask = Mask(mask.start, mask.stop, mask.mask)  # see `Biases`
     biases = Biases(biases.keys, biases.pairs)
-    n_tiles = tl.cdiv(band, TILE)
+    n_tiles, n_queries = tl.cdiv(band.keys, TILE), tl.cdiv(sizes.queries, QUERIES)
     i_t, rest = tl.program_id(0) % n_tiles, tl.program_id(0) // n_tiles
-    i_tile, i_p = rest % a.tiles, (rest // a.tiles).to(tl.int64)
-    o_t = tl.arange(0, TILE)
-    o_q, o_k = i_tile * TILE + o_t, first + i_t * TILE + o_t
-    m_band = (o_q < sizes.queries)[:, None] & (i_t * TILE + o_t < band)[None, :]
-    o_band = (i_p * sizes.queries + o_q)[:, None] * band + (i_t * TILE + o_t)[None, :]  # (64, 64)
+    i_tile, i_local = rest % n_queries, (rest // n_queries).to(tl.int64)
+    i_p = i_local + band.problem
+    o_t, o_r = tl.arange(0, TILE), tl.arange(0, QUERIES)
+    o_q, o_k = i_tile * QUERIES + o_r, band.first + i_t * TILE + o_t
+    m_band = (o_q < sizes.queries)[:, None] & (i_t * TILE + o_t < band.keys)[None, :]
+    o_band = (i_local * sizes.queries + o_q)[:, None] * band.keys + (i_t * TILE + o_t)[None, :]
 
     b_start, b_stop = bounds_of(mask, i_p, o_q, sizes)
     m_s = attended(mask, i_p, o_q, o_k, b_start, b_stop, sizes)
     anything = tl.max(tl.max(m_s.to(tl.int32), 1), 0)
-    tl.store(some + (i_p * a.tiles + i_tile) * n_tiles + i_t, anything)
+    tl.store(band.some + (i_local * n_queries + i_tile) * n_tiles + i_t, anything)
     if anything != 0:
-        i_a = problem_of(a, i_p, sizes.heads) * a.tiles + i_tile
-        i_b = problem_of(b, i_p, sizes.heads) * b.tiles + first // TILE + i_t
-        i_w = problem_of(weights, i_p, sizes.heads)
-        b_bound = SCORER.bound(a, i_a)
+        b_state = SCORER.read_queries(a, i_p, i_tile, sizes, SCORER)
         b_s, b_slope = tile_scores(
-            a, b, weights, biases, i_a, i_b, i_w, b_bound, i_p, o_q, o_k, sizes, scale, seed, ACC,
-            SCORER,
+            a, b, weights, biases, b_state, i_p, i_tile, band.first // TILE + i_t, o_q, o_k,
+            sizes, scale, seed, ACC, SCORER,
         )  # fmt: skip
         m_q, o_stats = o_q < sizes.queries, i_p * 2 * sizes.queries + o_q
-        b_p = b_s - shift_of(stats, o_stats, m_q)[:, None]  # (64, 64)
+        b_p = b_s - shift_of(stats, o_stats, m_q)[:, None]  # (Q, 64)
         if SIGMOID:
             b_p = sigmoid(b_p)
         else:
             b_log_sum = tl.load(stats + o_stats + sizes.queries, mask=m_q, other=0.0)
             b_p = tl.exp(b_p - b_log_sum[:, None])
         b_p = tl.where(m_s, b_p, 0.0)
-        b_dp = tl.zeros((TILE, TILE), ACC)
+        b_dp = tl.zeros((QUERIES, TILE), ACC)
         o_c = tl.arange(0, DEPTH)
-        i_v = problem_of(value, i_p, sizes.heads) * value.tiles + first // TILE + i_t
+        i_v = problem_of(value, i_p, sizes.heads) * value.tiles + band.first // TILE + i_t
         p_v = value.data + i_v * TILE * value.padded
-        p_do = d_output.data + (i_p * d_output.tiles + i_tile) * TILE * d_output.padded
+        p_do = d_output.data + (i_p * d_output.tiles * TILE + i_tile * QUERIES) * d_output.padded
         for i_c in range(0, value.padded, DEPTH):
             b_v = tl.load(p_v + o_t[None, :] * value.padded + (i_c + o_c)[:, None])
-            b_do = tl.load(p_do + o_t[:, None] * d_output.padded + (i_c + o_c)[None, :])
+            b_do = tl.load(p_do + o_r[:, None] * d_output.padded + (i_c + o_c)[None, :])
             if INTERPRETED:  # the interpreter's bfloat16 is wrong
                 b_v = b_v.to(ACC)
                 b_do = b_do.to(ACC)
@@ -102,18 +118,19 @@ def weights_and_gradients(
         if d_scores is not None:
             p_ds = d_scores + (i_p * sizes.queries + o_q)[:, None] * sizes.keys + o_k[None, :]
             b_ds += tl.load(p_ds, mask=m_s, other=0.0)
-        if outside is not None:
-            tl.store(outside + o_band, tl.where(m_s, b_ds, 0.0), mask=m_band)
+        if band.outside is not None:
+            b_outside = tl.where(m_s, b_ds, 0.0).to(band.outside.dtype.element_ty)
+            tl.store(band.outside + o_band, b_outside, mask=m_band)
         b_ds = tl.where(m_s, b_ds * b_slope, 0.0)
-        tl.store(ds_band + o_band, b_ds, mask=m_band)
+        tl.store(band.ds + o_band, b_ds.to(band.ds.dtype.element_ty), mask=m_band)
         b_p = b_dropped
-        tl.store(p_band + o_band, b_p.to(p_band.dtype.element_ty), mask=m_band)
+        tl.store(band.p + o_band, b_p.to(band.p.dtype.element_ty), mask=m_band)
     else:
-        b_zero = tl.zeros((TILE, TILE), ACC)
-        tl.store(p_band + o_band, b_zero.to(p_band.dtype.element_ty), mask=m_band)
-        tl.store(ds_band + o_band, b_zero, mask=m_band)
-        if outside is not None:
-            tl.store(outside + o_band, b_zero, mask=m_band)
+        b_zero = tl.zeros((QUERIES, TILE), ACC)
+        tl.store(band.p + o_band, b_zero.to(band.p.dtype.element_ty), mask=m_band)
+        tl.store(band.ds + o_band, b_zero.to(band.ds.dtype.element_ty), mask=m_band)
+        if band.outside is not None:
+            tl.store(band.outside + o_band, b_zero.to(band.outside.dtype.element_ty), mask=m_band)
 
 
 @triton.jit
@@ -124,36 +141,36 @@ def _add_to(p_target, b_x, m_x):
 
 @triton.jit
 def feature_sums(
-    own, other, weights, ds_band, some, d_own, d_weight, first, band, sizes, scale,
-    SCORER: tl.constexpr, FEATURES: tl.constexpr, OF_QUERY: tl.constexpr,
-    WITH_WEIGHT: tl.constexpr,
+    own, other, weights, band, d_own, d_weight, sizes, scale, SCORER: tl.constexpr,
+    FEATURES: tl.constexpr, OF_QUERY: tl.constexpr, WITH_WEIGHT: tl.constexpr,
 ):  # fmt: skip
     """Add to d_own (problems, rows, WIDTH) the sums of dS ∂s/∂own over the other axis.
 
     A program has FEATURES of 64 queries (OF_QUERY), or of 64 keys of the band. WITH_WEIGHT: add the
     sums of dS · pair to d_weight (problems, query tiles, WIDTH).
     """
-    ACC: tl.constexpr = ds_band.dtype.element_ty
+    ACC: tl.constexpr = d_own.dtype.element_ty
     WIDTH: tl.constexpr = SCORER.width
     n_chunks: tl.constexpr = tl.cdiv(WIDTH, FEATURES)
-    n_band, n_queries = tl.cdiv(band, TILE), tl.cdiv(sizes.queries, TILE)
+    n_band, n_queries = tl.cdiv(band.keys, TILE), tl.cdiv(sizes.queries, TILE)
     n_tiles = n_queries if OF_QUERY else n_band
     i_chunk, rest = tl.program_id(0) % n_chunks, tl.program_id(0) // n_chunks
-    i_tile, i_p = rest % n_tiles, (rest // n_tiles).to(tl.int64)
+    i_tile, i_local = rest % n_tiles, (rest // n_tiles).to(tl.int64)
+    i_p = i_local + band.problem
     i_own = problem_of(own, i_p, sizes.heads) * own.tiles + i_tile
     i_other = problem_of(other, i_p, sizes.heads) * other.tiles
     if OF_QUERY:
-        i_other += first // TILE
+        i_other += band.first // TILE
         o_r, n_rows = i_tile * TILE + tl.arange(0, TILE), sizes.queries
         n_others, step = n_band, 1
-        p_some = some + (i_p * n_queries + i_tile) * n_band
+        p_some = band.some + (i_local * n_queries + i_tile) * n_band
     else:
-        i_own += first // TILE
-        o_r, n_rows = first + i_tile * TILE + tl.arange(0, TILE), sizes.keys
+        i_own += band.first // TILE
+        o_r, n_rows = band.first + i_tile * TILE + tl.arange(0, TILE), sizes.keys
         n_others, step = n_queries, n_band
-        p_some = some + i_p * n_queries * n_band + i_tile
+        p_some = band.some + i_local * n_queries * n_band + i_tile
     i_w = problem_of(weights, i_p, sizes.heads)
-    ds = strip_of(ds_band, i_p, i_tile * TILE, band, sizes, COUNT, OF_QUERY)
+    ds = strip_of(band.ds, i_local, i_tile * TILE, band.keys, sizes, TILE, COUNT, OF_QUERY)
     p_own = d_own + (i_p * n_rows + o_r) * WIDTH
     p_weight = d_weight + (i_p * n_tiles + i_tile) * WIDTH
     for i_f in range(i_chunk * FEATURES, tl.minimum(i_chunk * FEATURES + FEATURES, WIDTH), 4):
@@ -191,55 +208,77 @@ def _add_sums(
 
 
 @triton.jit
-def matrix_sums(
-    band_of, finite, raw, some, target, first, band, sizes, scale, WIDTH: tl.constexpr,
-    COLUMNS: tl.constexpr, PRECISION: tl.constexpr, OF_QUERY: tl.constexpr,
-):  # fmt: skip
-    """Add to target (problems, rows, WIDTH) the product of the band with the rows of the other
-    axis.
+def _range_read(p_some, n_tiles, step):
+    """Return the first of n_tiles flags that is not 0, and one more than the last."""
+    b_first = tl.zeros((TILE,), tl.int32) + n_tiles
+    b_stop = tl.zeros((TILE,), tl.int32)
+    for i in range(0, n_tiles, TILE):
+        o_t = i + tl.arange(0, TILE)
+        m_some = tl.load(p_some + o_t * step, mask=o_t < n_tiles, other=0) != 0
+        b_first = tl.minimum(b_first, tl.where(m_some, o_t, n_tiles))
+        b_stop = tl.maximum(b_stop, tl.where(m_some, o_t + 1, 0))
+    return tl.min(b_first, 0), tl.max(b_stop, 0)
 
-    band_of: (problems, T_q, band), transposed unless OF_QUERY. finite: `Rows` without the NaN and
-    ±∞ of the operand raw, which are added separately to rows that read them. A program has 64 rows
-    and COLUMNS columns.
+
+@triton.jit
+def matrix_sums(
+    stored, finite, raw, band, target, sizes, scale, WIDTH: tl.constexpr, COLUMNS: tl.constexpr,
+    PRECISION: tl.constexpr, QUERIES: tl.constexpr, OF_QUERY: tl.constexpr,
+):  # fmt: skip
+    """Add to target (problems, rows, WIDTH) the product of a band with the rows of the other axis.
+
+    stored: p or ds of the band, transposed unless OF_QUERY. finite: `Rows` without the NaN and ±∞
+    of the operand raw, which are added separately to rows that read them. A program has QUERIES
+    rows, as many as a tile of queries, and COLUMNS columns.
     """
     ACC: tl.constexpr = target.dtype.element_ty
+    ROWS: tl.constexpr = QUERIES
     n_blocks: tl.constexpr = tl.cdiv(WIDTH, COLUMNS)
-    n_band, n_queries = tl.cdiv(band, TILE), tl.cdiv(sizes.queries, TILE)
-    n_tiles = n_queries if OF_QUERY else n_band
+    n_band, n_queries = tl.cdiv(band.keys, TILE), tl.cdiv(sizes.queries, QUERIES)
+    n_tiles = n_queries if OF_QUERY else tl.cdiv(band.keys, ROWS)
     i_block, rest = tl.program_id(0) % n_blocks, tl.program_id(0) // n_blocks
-    i_tile, i_p = rest % n_tiles, (rest // n_tiles).to(tl.int64)
+    i_tile, i_local = rest % n_tiles, (rest // n_tiles).to(tl.int64)
+    i_p = i_local + band.problem
     o_c = i_block * COLUMNS + tl.arange(0, COLUMNS)
     i_others = problem_of(finite, i_p, sizes.heads) * finite.tiles
     p_raw = entry(raw, i_p, sizes.heads)
-    n_rows = sizes.queries
+    n_rows, n_others = sizes.queries, tl.cdiv(sizes.queries, TILE)
+    p_some = band.some + i_local * n_queries * n_band
     if OF_QUERY:
-        i_others += first // TILE
-        p_raw += (i_p * 0 + first) * raw.row
-        n_rows = sizes.keys - first
+        i_others += band.first // TILE
+        p_raw += (i_p * 0 + band.first) * raw.row
+        n_rows, n_others = sizes.keys - band.first, n_band
+        i_low, i_high = _range_read(p_some + i_tile * n_band, n_band, 1)
+    else:
+        i_low, i_high = n_queries, 0
+        for i in tl.static_range(ROWS // TILE):  # tiles of keys
+            i_k = i_tile * (ROWS // TILE) + i
+            i_first, i_stop = _range_read(
+                p_some + i_k, tl.where(i_k < n_band, n_queries, 0), n_band
+            )
+            i_low, i_high = tl.minimum(i_low, i_first), tl.maximum(i_high, i_stop)
+        i_low *= QUERIES // TILE
+        i_high = tl.minimum(i_high * (QUERIES // TILE), n_others)
     p_others = finite.data + i_others * TILE * finite.padded
-    strip = strip_of(band_of, i_p, i_tile * TILE, band, sizes, TILE, OF_QUERY)
-    b_total = tl.zeros((TILE, COLUMNS), ACC)
-    p_some, step = some + (i_p * n_queries + i_tile) * n_band, 1
-    if not OF_QUERY:
-        p_some, step = some + i_p * n_queries * n_band + i_tile, n_band
-    n_others = n_band if OF_QUERY else n_queries
-    for i in range(n_others):
-        if tl.load(p_some + i * step) != 0:
-            b_x = part_of(strip, i * TILE, TILE)
-            p_y = p_others + (i_p * 0 + i) * TILE * finite.padded
-            b_total = add_product(b_total, b_x, p_y, finite.padded, o_c, PRECISION)
+    strip = strip_of(stored, i_local, i_tile * ROWS, band.keys, sizes, ROWS, TILE, OF_QUERY)
+    b_total = tl.zeros((ROWS, COLUMNS), ACC)
+    # A band is 0 in tiles that nobody reads; without a branch the loads of a tile run ahead.
+    for n in range(i_high - i_low):
+        i = i_low + n
+        b_x = part_of(strip, i * TILE, TILE)
+        p_y = p_others + (i_p * 0 + i) * TILE * finite.padded
+        b_total = add_product(b_total, b_x, p_y, finite.padded, o_c, PRECISION)
     if some_nonfinite(finite.nonfinite + i_others, 0, n_others):
-        for i in range(n_others):
-            there = tl.load(finite.nonfinite + i_others + i) != 0
-            if (tl.load(p_some + i * step) != 0) & there:
+        for i in range(i_low, i_high):
+            if tl.load(finite.nonfinite + i_others + i) != 0:
                 b_x = part_of(strip, i * TILE, TILE)
                 b_total = add_nonfinite(
                     b_total, b_x != 0, p_raw + (i_p * 0 + i) * TILE * raw.row, raw.row, raw.column,
                     n_rows - i * TILE, o_c, WIDTH,
                 )  # fmt: skip
-    if OF_QUERY:
-        o_r, n_rows = i_tile * TILE + tl.arange(0, TILE), sizes.queries
-    else:
-        o_r, n_rows = first + i_tile * TILE + tl.arange(0, TILE), sizes.keys
-    p_target = target + (i_p * n_rows + o_r)[:, None] * WIDTH + o_c[None, :]
-    _add_to(p_target, b_total * scale, (o_r < n_rows)[:, None] & (o_c < WIDTH)[None, :])
+    o_r = i_tile * ROWS + tl.arange(0, ROWS)
+    i_first, n_own, n_rows = 0, sizes.queries, sizes.queries
+    if not OF_QUERY:
+        i_first, n_own, n_rows = band.first, band.keys, sizes.keys
+    p_target = target + (i_p * n_rows + i_first + o_r)[:, None] * WIDTH + o_c[None, :]
+    _add_to(p_target, b_total * scale, (o_r < n_own)[:, None] & (o_c < WIDTH)[None, :])

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from functools import cached_property
 from math import prod
-from typing import Any, cast
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,16 +13,32 @@ from torch import Tensor
 from anyscore.call.operands import Operands, Settings
 from anyscore.kernels.triton import panels, scorers
 from anyscore.kernels.triton import tiles as tile_kernels
-from anyscore.kernels.triton.pairs import TANH, Functions
+from anyscore.kernels.triton.pairs import LEAKY_RELU, SQUARED, TANH, Functions
 from anyscore.kernels.triton.scorers import Scorer
 from anyscore.kernels.triton.scores import Panels, Weights
-from anyscore.kernels.triton.tiles import Biases, Dropout, Mask, Operand, Rows, Sizes
+from anyscore.kernels.triton.tiles import (
+    Biases,
+    Dropout,
+    Features,
+    Mask,
+    Operand,
+    Rows,
+    Sizes,
+)
 from anyscore.modifiers.dropout import last_dropped
 
 TILE: int = tile_kernels.TILE.value
 BLOCK: int = panels.BLOCK.value
+TOGETHER: int = panels.TOGETHER.value
 """Widths are padded to a multiple of this number."""
 HALF = torch.bfloat16, torch.float16
+WIDE_TILE = 128
+"""The number of queries in a tile of products of 16-bit features, with WARPS warps."""
+WARPS = 8
+MOST_AT_ONCE = 128
+"""The largest width of which a product reads all features in one step."""
+PROGRAMS = 512
+"""The number of programs that keeps a GPU busy."""
 BAND_BYTES = 2**28
 """The most bytes of weights and gradients in a band; a band has at least LEAST_BAND keys."""
 LEAST_BAND = 256
@@ -132,6 +148,12 @@ class Inputs:
         x = self.two(x, own)
         return operand(x, self.heads, of_rows)
 
+    def of_problems(self, x: Tensor) -> Tensor:
+        """Return x (n, h, *own dimensions) as (problems, *own dimensions)."""
+        own = x.shape[2:]
+        x = x.repeat_interleave(self.heads // x.shape[1], 1) if x.shape[1] != self.heads else x
+        return x.expand(self.problems // self.heads, self.heads, *own).reshape(-1, *own)
+
     def shared(self, n: int, h: int) -> tuple[int, int, int]:
         """Return n, h and group of contiguous panels or rows of n · h problems."""
         return (0 if n == 1 else h), (0 if h == 1 else 1), max(self.heads // max(h, 1), 1)
@@ -144,6 +166,11 @@ class Inputs:
         x = x.reshape(*self.front, lead[-1], self.heads // lead[-1], *tail).sum(len(self.front) + 1)
         axes = [i for i, (n, m) in enumerate(zip(lead, self.front, strict=False)) if n != m]
         return (x.sum(axes) if axes else x).reshape(shape)
+
+
+def _is_uniform(weight: Tensor | None) -> bool:
+    """Return whether all features are known to have one weight, without a look at the numbers."""
+    return weight is None or (weight.shape[-1] > 0 and weight.stride(-1) == 0)
 
 
 def _two(x: Tensor) -> tuple[int, int]:
@@ -159,10 +186,11 @@ def operand(x: Tensor, heads: int, of_rows: bool = False) -> Operand:
 
 
 class PackedCall:
-    """The scorer, panels and weights of inputs, for forward and backward.
+    """The scorer, features and weights of inputs, for forward and backward.
 
     inputs: with scale and weight of `exactly`. acc_dtype: the accumulation dtype, float32 or
-    float64. a (n, h, T_q, width), b (n, h, T_k, width): the features.
+    float64. a (n, h, T_q, width), b (n, h, T_k, width): the features. narrow: whether tensor cores
+    multiply features of 16 bits. options: of launches of kernels with tiles of `tile` queries.
     """
 
     def __init__(self, pair: Functions, inputs: Inputs, acc_dtype: torch.dtype) -> None:
@@ -174,20 +202,31 @@ class PackedCall:
         self.weight = None if weight is None else inputs.two(weight, 1)
         self.width = a.shape[-1]
         self.padded = round_up(max(self.width, 1), BLOCK)
-        self.query_tiles, self.key_tiles = tiles_of(a.shape[-2]), tiles_of(b.shape[-2])
-        self.precision = "tf32x3" if acc_dtype == torch.float32 else "ieee"
+        half = a.dtype == b.dtype and a.dtype in HALF and acc_dtype == torch.float32
+        self.by_norms = pair is SQUARED and half and _is_uniform(self.weight)
+        self.by_products = pair.is_product or self.by_norms
+        self.narrow = self.by_products and half
         self.exponentials = pair is TANH and acc_dtype == torch.float32
+        self.folded = pair is LEAKY_RELU and acc_dtype == torch.float32
+        self.precision = "tf32x3" if acc_dtype == torch.float32 else "ieee"
+        queries, keys = a.shape[-2], b.shape[-2]
+        self.tile = WIDE_TILE if self.narrow and queries > TILE else TILE
+        self.options = {"num_warps": WARPS} if self.tile == WIDE_TILE else {}
+        self.query_tiles, self.key_tiles = -(-queries // self.tile), tiles_of(keys)
         self.scorer = self._scorer(pair)
-        # A product of different dtypes is computed in acc_dtype.
-        narrow = pair.is_product and a.dtype == b.dtype and a.dtype in HALF
-        self.features_dtype = a.dtype if narrow else acc_dtype
         self.weights = self._weights()
+        self.of_queries: Panels | Features
+        self.of_keys: Panels | Features
+        if self.by_products:
+            self.of_queries, self.of_keys = self._features(self.a), self._features(self.b)
+            return
         of_a, of_b = _two(self.a), _two(self.b)
         if self.exponentials:
             of_a = prod(inputs.front), inputs.heads
             self.shift = self._shift()
-            if self.weight is not None:
-                of_b = max(of_b[0], self.weight.shape[0]), max(of_b[1], self.weight.shape[1])
+        if self.weight is not None and (self.exponentials or self.folded):
+            n, h = _two(self.weight)
+            of_a, of_b = (max(of_a[0], n), max(of_a[1], h)), (max(of_b[0], n), max(of_b[1], h))
         self.of_queries = self._panels(self.a, *of_a, of_query=True)
         self.of_keys = self._panels(self.b, *of_b, of_query=False)
 
@@ -195,14 +234,33 @@ class PackedCall:
         make = scorers.product if pair.is_product else scorers.elementwise
         if self.exponentials:
             make = scorers.tanh_by_exponentials
+        elif self.by_norms:
+            make = scorers.squared_by_norms
+        elif self.folded:
+            make = scorers.folded
+        depth = BLOCK
+        if self.narrow:
+            depth = max(1 << max(self.width - 1, 0).bit_length(), BLOCK)
+            depth = depth if depth <= MOST_AT_ONCE else MOST_AT_ONCE // 2
         return make(pair).of_settings(
-            self.inputs.s, width=self.width, padded=self.padded, precision=self.precision
-        )
+            self.inputs.s, width=self.width, padded=self.padded, precision=self.precision,
+            narrow=self.narrow, depth=depth, queries=self.tile,
+            slots=round_up(self.width + 2 * TOGETHER, BLOCK),
+        )  # fmt: skip
+
+    def _features(self, x: Tensor) -> Features:
+        """Return the `Features` of x (n, h, rows, width), with squared norms if they are needed."""
+        n, h, rows, _ = x.shape
+        source, norms = operand(x, self.inputs.heads), None
+        if self.by_norms:
+            norms = x.new_empty((n * h, rows), dtype=torch.float32)
+            launch(panels.norms, tiles_of(rows) * n * h, operand(x, h), norms, h, rows, self.width)
+        return Features(*source, norms, 0 if n == 1 else h, 0 if h == 1 else 1)
 
     def rows(self, x: Tensor, dtype: torch.dtype) -> Rows:
         """Return the `Rows` of x (n, h, rows, columns), in the dtype of their products."""
         n, h, count, width = x.shape
-        columns, tiles = Columns(width, dtype), tiles_of(count)
+        columns, tiles = Columns(width, dtype), round_up(tiles_of(count), 2)
         padded = columns.count * columns.blocks
         copy = x.new_empty((n * h, tiles * TILE, padded), dtype=dtype)
         nonfinite = x.new_empty((n * h, tiles), dtype=torch.int32)
@@ -220,17 +278,26 @@ class PackedCall:
         )
         return Rows(copy, nonfinite, *self.inputs.shared(n, h), tiles, padded)
 
-    def band(self, kind: torch.dtype) -> int:
-        """Return the number of keys in a band of the backward."""
-        rows = cast(int, self.inputs.problems * self.inputs.sizes.queries)
-        most = BAND_BYTES // (rows * (self.acc_dtype.itemsize + kind.itemsize))
-        return min(self.key_tiles * TILE, max(most // TILE * TILE, LEAST_BAND))
+    def band(self, pair_bytes: int) -> tuple[int, int]:
+        """Return the numbers of problems and of keys in a band of the backward.
+
+        pair_bytes: of a query and a key. A band has all problems if they may share a bias.
+        """
+        sizes, problems = self.inputs.sizes, self.inputs.problems
+        queries, pairs = max(sizes.queries, 1), BAND_BYTES // pair_bytes
+        if self.inputs.x.bias is None:
+            busy = -(-PROGRAMS // self.query_tiles)
+            problems = min(problems, max(busy, pairs // (queries * self.key_tiles * TILE)))
+        most = max(pairs // (problems * queries) // TILE * TILE, LEAST_BAND)
+        return problems, min(self.key_tiles * TILE, most)
 
     def _weights(self) -> Weights:
-        """Return the `Weights` that `coefficients` writes."""
+        """Return the `Weights`: of `coefficients`, or one number of each problem with norms."""
         w = self.weight
-        if w is None and not self.exponentials:
+        if w is None and not self.exponentials and not self.folded:
             return Weights(None, None, 0, 0, 1)
+        if w is not None and self.by_norms:
+            return Weights(w[..., 0].contiguous(), None, *self.inputs.shared(*w.shape[:2]))
         n, h = (1, 1) if w is None else w.shape[:2]
         table = self.a.new_empty((n * h, 4, self.padded), dtype=self.acc_dtype)
         constants = self.a.new_empty((n * h, 2), dtype=self.acc_dtype)
@@ -238,7 +305,22 @@ class PackedCall:
             panels.coefficients, n * h, _NOTHING if w is None else operand(w, h), table,
             constants, h, self.width, self.padded, self.scale,
         )  # fmt: skip
+        if self.folded:
+            self.slots = self._slots(w, n, h)
+            constants = self.slots.counts
         return Weights(table, constants, *self.inputs.shared(n, h))
+
+    def _slots(self, w: Tensor | None, n: int, h: int) -> panels.Slots:
+        """Return the `Slots` of n · h weights w, which `order_by_sign` writes."""
+        slots = self.scorer.slots
+        order = self.a.new_full((n * h, slots), -1, dtype=torch.int32)
+        factors = self.a.new_zeros((n * h, slots), dtype=torch.float32)
+        counts = self.a.new_empty((n * h, 2), dtype=torch.int32)
+        launch(
+            panels.order_by_sign, n * h, _NOTHING if w is None else operand(w, h), order, factors,
+            counts, h, self.width, slots, self.scale,
+        )  # fmt: skip
+        return panels.Slots(order, factors, counts, *self.inputs.shared(n, h))
 
     def _shift(self) -> Tensor:
         """Return the middle of each feature of the keys, (n, h, padded)."""
@@ -260,18 +342,25 @@ class PackedCall:
         """Return panels of x for n · h problems."""
         rows = x.shape[2]
         tiles, source = tiles_of(rows), operand(x, h)
-        features = x.new_empty((n * h, tiles, self.padded, TILE), dtype=self.features_dtype)
-        exponentials = bounds = None
+        features = x.new_empty((n * h, tiles, self.padded, TILE), dtype=self.acc_dtype)
+        mapped = bounds = sums = None
         sizes = h, rows, self.width, tiles, self.padded
         launch(panels.fill, tiles * n * h, source, features, *sizes)
+        w = self.weights
         if self.exponentials:
-            exponentials = torch.empty_like(features)
+            mapped = torch.empty_like(features)
             bounds = x.new_empty((n * h, tiles, 2), dtype=torch.float32)
-            w = self.weights
             stride = 4 * self.padded
             table = Operand(w.table, w.n * stride, w.h * stride, w.group, 0, 0)
             launch(
-                panels.exponentials, tiles * n * h, source, exponentials, bounds, table,
+                panels.exponentials, tiles * n * h, source, mapped, bounds, table,
                 operand(self.shift, h), *sizes, OF_QUERY=of_query,
             )  # fmt: skip
-        return Panels(features, exponentials, bounds, *self.inputs.shared(n, h), tiles)
+        if self.folded:
+            slots = self.scorer.slots
+            mapped = features.new_empty((n * h, tiles, slots, TILE))
+            sums = features.new_empty((n * h, tiles, TILE))
+            launch(
+                panels.fold, tiles * n * h, source, mapped, sums, self.slots, h, rows, tiles, slots
+            )
+        return Panels(features, mapped, bounds, sums, *self.inputs.shared(n, h), tiles)

@@ -75,28 +75,28 @@ def forward(
 
     SIGMOID: whether a sigmoid is the normalizer; stats then hold its shift and are not written.
     scores: (problems, T_q, T_k), filled with −∞ before; attended entries are written; or None.
-    value: `Rows`. A program has 64 queries of one problem and COLUMNS of the value.
+    value: `Rows`. A program has a tile of queries of one problem and COLUMNS of the value.
     """
     ACC: tl.constexpr = stats.dtype.element_ty
     PRECISION: tl.constexpr = SCORER.precision
+    QUERIES: tl.constexpr = SCORER.queries
     mask = Mask(mask.start, mask.stop, mask.mask)  # see `Biases`
     biases = Biases(biases.keys, biases.pairs)
     i_block, rest = tl.program_id(0) % n_blocks, tl.program_id(0) // n_blocks
-    i_tile, i_p = rest % a.tiles, (rest // a.tiles).to(tl.int64)
+    n_tiles = tl.cdiv(sizes.queries, QUERIES)
+    i_tile, i_p = rest % n_tiles, (rest // n_tiles).to(tl.int64)
     o_t = tl.arange(0, TILE)
-    o_q, o_c = i_tile * TILE + o_t, i_block * COLUMNS + tl.arange(0, COLUMNS)
-    i_a = problem_of(a, i_p, sizes.heads) * a.tiles + i_tile
-    i_b = problem_of(b, i_p, sizes.heads) * b.tiles
-    i_w = problem_of(weights, i_p, sizes.heads)
-    i_v = problem_of(value, i_p, sizes.heads) * b.tiles
-    b_bound = SCORER.bound(a, i_a)
+    o_q = i_tile * QUERIES + tl.arange(0, QUERIES)
+    o_c = i_block * COLUMNS + tl.arange(0, COLUMNS)
+    i_v = problem_of(value, i_p, sizes.heads) * value.tiles
+    b_state = SCORER.read_queries(a, i_p, i_tile, sizes, SCORER)
 
-    b_start, b_stop = bounds_of(mask, i_p, o_q, sizes)  # (64,)
+    b_start, b_stop = bounds_of(mask, i_p, o_q, sizes)  # (Q,)
     i_low, n_before, n_whole, n_masked = tiles_of(mask, b_start, b_stop, sizes.keys)
     p_v = value.data + i_v * TILE * value.padded
-    b_top = tl.full((TILE,), float("-inf"), ACC)
-    b_total = tl.zeros((TILE,), ACC)
-    b_o = tl.zeros((TILE, COLUMNS), ACC)
+    b_top = tl.full((QUERIES,), float("-inf"), ACC)
+    b_total = tl.zeros((QUERIES,), ACC)
+    b_o = tl.zeros((QUERIES, COLUMNS), ACC)
     m_q = o_q < sizes.queries
     o_row, o_stats = i_p * sizes.queries + o_q, i_p * 2 * sizes.queries + o_q
     if SIGMOID:
@@ -109,8 +109,8 @@ def forward(
                 i_k = i_low + TILE * (i + n_before)
             o_k = i_k + o_t
             b_s, _ = tile_scores(
-                a, b, weights, biases, i_a, i_b + i_k // TILE, i_w, b_bound, i_p, o_q, o_k, sizes,
-                scale, seed, ACC, SCORER,
+                a, b, weights, biases, b_state, i_p, i_tile, i_k // TILE, o_q, o_k, sizes, scale,
+                seed, ACC, SCORER,
             )  # fmt: skip
             if MASKED:
                 m_s = attended(mask, i_p, o_q, o_k, b_start, b_stop, sizes)

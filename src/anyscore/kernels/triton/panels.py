@@ -1,4 +1,4 @@
-"""Panels of a call: features and exponentials of rows, written once.
+"""Panels of a call: features of rows and maps of them, written once.
 
 A panel (H, 64) holds 64 rows, feature by feature, so that one feature of a tile is one load. For
 tanh, panels hold exponentials too; a score then needs only reciprocals. With σ = sgn w and C =
@@ -7,9 +7,18 @@ max|w| / |w| for one feature f,
     w tanh(a + b) = |w| − 2 max|w| / x,    x = C + A B,    A = C e^{2σ(a + c)}, B = e^{2σ(b − c)}
 
 c, the shift, is the middle of the keys' b, so exponents stay small even if a and b are large.
+
+For leaky_relu, panels hold A = 0.4 |w| a and B = 0.4 |w| b too, of positive weights first. With the
+slope 0.2 of negative numbers,
+
+    w leaky_relu(a + b) = σ |A + B| + 1.5 σ (A + B)
+
+and the second term is a sum over rows.
 """
 
 from __future__ import annotations
+
+from typing import Any, NamedTuple
 
 import triton
 import triton.language as tl
@@ -23,8 +32,26 @@ C_MAX = tl.constexpr(2.0**28)
 FAR = tl.constexpr(34.0)
 """For |a + c| from this number on, tanh is ±1 for every |b − c| ≤ WIDE."""
 WIDE = tl.constexpr(24.0)
+SLOPE = tl.constexpr(0.4)
+"""Half of the difference of the two slopes of leaky_relu; their mean is 1.5 SLOPE."""
+TOGETHER = tl.constexpr(8)
+"""Folded features of one sign are padded to a multiple of this number."""
 ORDINARY = tl.constexpr(2.0**20)
 """A key with larger |b| does not move the shift."""
+
+
+class Slots(NamedTuple):
+    """The order of features by the sign of their weights; see `order_by_sign`.
+
+    n, h, group: as in `Operand`, in problems.
+    """
+
+    order: Any
+    factors: Any
+    counts: Any
+    n: Any
+    h: Any
+    group: Any
 
 
 @triton.jit
@@ -39,6 +66,22 @@ def fill(x, panels, heads, n_rows, width, n_tiles, padded):
         m_x = (o_r < n_rows)[:, None] & (i_f + o_f < width)[None, :]
         b_x = tl.load(p_x + (i_f + o_f)[None, :] * x.column, mask=m_x, other=0.0)  # (64, F)
         tl.store(p_panel + (i_f + o_f)[None, :] * TILE, b_x.to(panels.dtype.element_ty))
+
+
+@triton.jit
+def norms(x, squares, heads, n_rows, width):
+    """Write squares (problems, rows): Σ_f x_f² of x (rows, width); a program has one tile."""
+    n_tiles = tl.cdiv(n_rows, TILE)
+    i_tile, i_p = tl.program_id(0) % n_tiles, (tl.program_id(0) // n_tiles).to(tl.int64)
+    o_r, o_f = i_tile * TILE + tl.arange(0, TILE), tl.arange(0, BLOCK)
+    p_x = entry(x, i_p, heads) + o_r[:, None].to(tl.int64) * x.row
+    b_sum = tl.zeros((TILE, BLOCK), tl.float32)
+    for i_f in range(0, width, BLOCK):
+        m_x = (o_r < n_rows)[:, None] & (i_f + o_f < width)[None, :]
+        b_x = tl.load(p_x + (i_f + o_f)[None, :] * x.column, mask=m_x, other=0.0)  # (64, F)
+        b_x = b_x.to(tl.float32)
+        b_sum += b_x * b_x
+    tl.store(squares + i_p * n_rows + o_r, tl.sum(b_sum, 1), mask=o_r < n_rows)
 
 
 @triton.jit
@@ -153,6 +196,63 @@ def exponentials(
     p_bound = bounds + (i_p * n_tiles + i_tile) * 2
     tl.store(p_bound, tl.where(largest == float("inf"), largest, highest))
     tl.store(p_bound + 1, largest)
+
+
+@triton.jit
+def order_by_sign(weight, order, factors, counts, heads, width, slots, scale):
+    """Write the slots of features: positive weights first, each sign padded by empty slots.
+
+    order, factors: (problems, slots), the feature of each slot, and SLOPE |scale w|; filled with −1
+    and 0 before. counts: (problems, 2), slots of each sign. A program has one problem.
+    """
+    i_p = tl.program_id(0).to(tl.int64)
+    o_f = tl.arange(0, BLOCK)
+    p_w = 0 if weight.data is None else entry(weight, i_p, heads)
+    n_above = i_p * 0
+    for i_f in range(0, width, BLOCK):
+        b_w = _weights_of(weight, p_w, i_f + o_f, width, tl.float32) * scale
+        n_above += tl.sum(((b_w >= 0) & (i_f + o_f < width)).to(tl.int32), 0)
+    n_above_slots = (n_above + TOGETHER - 1) // TOGETHER * TOGETHER
+    n_below_slots = (width - n_above + TOGETHER - 1) // TOGETHER * TOGETHER
+    tl.store(counts + i_p * 2, n_above_slots.to(tl.int32))
+    tl.store(counts + i_p * 2 + 1, n_below_slots.to(tl.int32))
+    i_above, i_below = i_p * 0, n_above_slots
+    for i_f in range(0, width, BLOCK):
+        m_f = i_f + o_f < width
+        b_w = _weights_of(weight, p_w, i_f + o_f, width, tl.float32) * scale
+        m_above, m_below = m_f & (b_w >= 0), m_f & ((b_w >= 0) == 0)  # the second has NaN
+        o_above, o_below = tl.cumsum(m_above.to(tl.int32), 0), tl.cumsum(m_below.to(tl.int32), 0)
+        o_slot = i_p * slots + tl.where(m_above, i_above + o_above, i_below + o_below) - 1
+        tl.store(order + o_slot, i_f + o_f, mask=m_f)
+        tl.store(factors + o_slot, tl.abs(b_w) * SLOPE, mask=m_f)
+        i_above += tl.sum(m_above.to(tl.int32), 0)
+        i_below += tl.sum(m_below.to(tl.int32), 0)
+
+
+@triton.jit
+def fold(x, panels, sums, slots_of, heads, n_rows, n_tiles, n_slots):
+    """Write panels (problems, tiles, slots, 64) of factor · x, and sums (problems, tiles, 64).
+
+    sums: 1.5 times the sum of a row, minus slots of negative weights. slots_of: the `Slots`. A
+    program has one tile.
+    """
+    i_tile, i_p = tl.program_id(0) % n_tiles, (tl.program_id(0) // n_tiles).to(tl.int64)
+    o_t, o_f = tl.arange(0, TILE), tl.arange(0, BLOCK)
+    o_r = i_tile * TILE + o_t
+    p_x = entry(x, i_p, heads) + o_r[:, None].to(tl.int64) * x.row
+    p_panel = panels + (i_p * n_tiles + i_tile) * n_slots * TILE + o_t[:, None]
+    i_s = i_p // heads * slots_of.n + i_p % heads // slots_of.group * slots_of.h
+    n_above = tl.load(slots_of.counts + i_s * 2)
+    b_sum = tl.zeros((TILE, BLOCK), tl.float32)
+    for i_f in range(0, n_slots, BLOCK):
+        o_s = i_s * n_slots + i_f + o_f
+        o_x, b_factor = tl.load(slots_of.order + o_s), tl.load(slots_of.factors + o_s)  # (F,)
+        m_x = (o_r < n_rows)[:, None] & (o_x >= 0)[None, :]
+        b_x = tl.load(p_x + o_x[None, :] * x.column, mask=m_x, other=0.0)  # (64, F)
+        b_x = b_x.to(tl.float32) * b_factor[None, :]
+        tl.store(p_panel + (i_f + o_f)[None, :] * TILE, b_x)
+        b_sum += tl.where((i_f + o_f < n_above)[None, :], b_x, -b_x)
+    tl.store(sums + (i_p * n_tiles + i_tile) * TILE + o_t, 1.5 * tl.sum(b_sum, 1))
 
 
 @triton.jit

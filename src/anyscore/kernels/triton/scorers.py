@@ -1,4 +1,4 @@
-"""The three ways to score a tile: products, any pair feature by feature, tanh by exponentials.
+"""The ways to score a tile: by products, by norms, by absolute values, by exponentials, or any.
 
 A scorer is a table of `@triton.jit` functions. Kernels are compiled for a scorer, and do not branch
 on the way to score.
@@ -16,15 +16,16 @@ from anyscore.kernels.triton.pairs import Functions
 class Scorer(NamedTuple):
     """Functions of `scores` and `slopes`, and constants.
 
-    bound, scores: functions of `scores`. start, slopes: functions of `slopes`; None for products,
-    whose sums are products too. pair: the `Functions`. width, padded: the numbers of features, and
-    of features in panels. precision: of products in float32. outer, outer_scale, after: see
-    `Settings`; after is true only with an outer function. at_once: features per step of a loop,
-    unless the pair is a product or tanh. A backward has registers for fewer features than a
-    forward.
+    read_queries, scores: functions of `scores`. start, slopes: functions of `slopes`; None for
+    products, whose sums are products too. pair: the `Functions`. width, padded: the numbers of
+    features, and of features in panels. precision: of products in float32. outer, outer_scale,
+    after: see `Settings`; after is true only with an outer function. at_once: features per step of
+    a loop, unless the pair is a product or tanh. A backward has registers for fewer features than a
+    forward. narrow: whether products read features of 16 bits. depth: features per step of a
+    product. queries: the number of queries in a tile. slots: of folded features.
     """
 
-    bound: Any
+    read_queries: Any
     scores: Any
     start: Any
     slopes: Any
@@ -36,6 +37,10 @@ class Scorer(NamedTuple):
     outer_scale: float = 0.0
     after: bool = False
     at_once: int = 8
+    narrow: bool = False
+    depth: int = 16
+    queries: int = 64
+    slots: int = 0
 
     def of_settings(self, s: Settings, **fields: Any) -> Scorer:
         """Return the scorer with the outer function of the settings, and with other fields."""
@@ -51,13 +56,18 @@ class Scorer(NamedTuple):
 
 def product(pair: Functions) -> Scorer:
     """Return the scorer of Σ_f a_f b_f by tensor cores; the weight is in a."""
-    return Scorer(scores.no_bound, scores.product_scores, None, None, pair)
+    return Scorer(scores.product_queries, scores.product_scores, None, None, pair)
+
+
+def squared_by_norms(pair: Functions) -> Scorer:
+    """Return the scorer of Σ_f (a_f − b_f)² by products of 16-bit features and their norms."""
+    return Scorer(scores.squared_queries, scores.squared_scores, None, None, pair)
 
 
 def elementwise(pair: Functions) -> Scorer:
     """Return the scorer of Σ_f w_f pair(a_f, b_f)."""
     return Scorer(
-        scores.no_bound,
+        scores.no_queries,
         scores.elementwise_scores,
         slopes.elementwise_start,
         slopes.elementwise_slopes,
@@ -65,10 +75,17 @@ def elementwise(pair: Functions) -> Scorer:
     )
 
 
+def folded(pair: Functions) -> Scorer:
+    """Return the scorer of Σ_f w_f leaky_relu(a_f + b_f) in float32 by absolute values."""
+    return elementwise(pair)._replace(
+        read_queries=scores.folded_queries, scores=scores.folded_scores
+    )
+
+
 def tanh_by_exponentials(pair: Functions) -> Scorer:
     """Return the scorer of Σ_f w_f tanh(a_f + b_f) in float32; large exponents use the pair."""
     return Scorer(
-        scores.exponential_bound,
+        scores.exponential_queries,
         scores.exponential_scores,
         slopes.exponential_start,
         slopes.exponential_slopes,

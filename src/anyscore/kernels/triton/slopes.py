@@ -83,8 +83,8 @@ class Sums(NamedTuple):
 class Strip(NamedTuple):
     """Pointers to a band's stored dS or weights of the own tile.
 
-    p (64, N): pointers for the first N other rows; the next row is `step` numbers further. m_own
-    (64, 1): whether each own row exists. n_others: the number of other rows.
+    p (R, N): pointers for the first N other rows; the next row is `step` numbers further. m_own
+    (R, 1): whether each own row exists. n_others: the number of other rows.
     """
 
     p: Any
@@ -104,13 +104,15 @@ class Others(NamedTuple):
 
 
 @triton.jit
-def strip_of(stored, i_p, i_own, band, sizes, N: tl.constexpr, OF_QUERY: tl.constexpr):
-    """Return the `Strip` of 64 own rows from i_own on in `stored` (problems, T_q, band).
+def strip_of(
+    stored, i_p, i_own, band, sizes, ROWS: tl.constexpr, N: tl.constexpr, OF_QUERY: tl.constexpr
+):
+    """Return the `Strip` of ROWS own rows from i_own on in `stored` (problems, T_q, band).
 
     With OF_QUERY own rows are queries and other rows are keys, counted from the band's first; else
     the reverse.
     """
-    o_r, o_c = i_own + tl.arange(0, TILE), tl.arange(0, N)
+    o_r, o_c = i_own + tl.arange(0, ROWS), tl.arange(0, N)
     p_band = stored + i_p * sizes.queries * band
     own_step, step = i_p * 0 + 1, i_p * 0 + band  # 64 bits
     n_own, n_others = band, sizes.queries
@@ -123,7 +125,7 @@ def strip_of(stored, i_p, i_own, band, sizes, N: tl.constexpr, OF_QUERY: tl.cons
 
 @triton.jit
 def part_of(strip, i_first, N: tl.constexpr):
-    """Return the stored numbers (64, N) of N other rows from i_first on, 0 beyond the last."""
+    """Return the stored numbers (R, N) of N other rows from i_first on, 0 beyond the last."""
     m_others = (tl.arange(0, N) + i_first < strip.n_others)[None, :]
     return tl.load(strip.p + i_first * strip.step, mask=strip.m_own & m_others, other=0.0)
 
@@ -246,10 +248,10 @@ def exponential_start(own, other, weights, i_own, i_other, i_w, i_f, scale, SCOR
     sign_0, sign_1 = tl.load(p_table + 3 * PADDED) * 0.5, tl.load(p_table + 3 * PADDED + 1) * 0.5
     at_x, at_y = (i_own * PADDED + i_f) * TILE, (i_other * PADDED + i_f) * TILE
     p_x, p_y = own.features + at_x + o_t[:, None], other.features + at_y + o_c[None, :]
-    p_own = own.exponentials + at_x + o_t[:, None]
+    p_own = own.mapped + at_x + o_t[:, None]
     b_e0 = tl.load(p_own) * tl.load(p_table + 2 * PADDED)  # 1/C undoes the C of A
     b_e1 = tl.load(p_own + TILE) * tl.load(p_table + 2 * PADDED + 1)
-    p_e = other.exponentials + at_y + o_c[None, :]
+    p_e = other.mapped + at_y + o_c[None, :]
     bound, size = tl.load(own.bounds + i_own * 2), tl.load(own.bounds + i_own * 2 + 1)
     slope_0, slope_1 = unit_0 * 4, unit_1 * 4
     value_0, value_1 = scale * 4 * sign_0, scale * 4 * sign_1

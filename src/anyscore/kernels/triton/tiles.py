@@ -1,6 +1,6 @@
 """Building blocks of the Triton kernels: operands, masks, dropout, products with rows.
 
-A tile has 64 queries and 64 keys.
+A tile has 64 keys, and 64 queries or more (`Scorer.queries`).
 
 Prefixes, as in flash-linear-attention: `i_` an index of a tile, problem, block or row, `n_` a
 number of them. `o_` is a range of indices, `m_` a mask, `p_` a pointer, `b_` a block in registers.
@@ -33,9 +33,28 @@ class Operand(NamedTuple):
     column: Any
 
 
+class Features(NamedTuple):
+    """An `Operand` (rows, width) that products of tensor cores read, and its squared norms.
+
+    norms: a pointer to (problems, rows), float32; None if the scorer needs no norms. norm_n,
+    norm_h: strides of problems in the norms.
+    """
+
+    data: Any
+    n: Any
+    h: Any
+    group: Any
+    row: Any
+    column: Any
+    norms: Any
+    norm_n: Any
+    norm_h: Any
+
+
 class Rows(NamedTuple):
     """A copy of an operand's rows with 0 for NaN and ±∞, (problems, tiles · 64, padded).
 
+    The number of tiles is even, for tiles of 128 rows.
     nonfinite: (problems, tiles), 1 where the copy lacks NaN or ±∞. n, h, group: as in `Operand`, in
     problems.
     """
@@ -179,7 +198,7 @@ def dropout_mask(dropout, i_p, o_q, o_k):
 
 @triton.jit
 def add_product(b_total, b_x, p_y, padded, o_c, PRECISION: tl.constexpr):
-    """Return b_total (64, C) + b_x (64, 64) @ y (64, C); p_y: a pointer to a tile of `Rows`."""
+    """Return b_total (R, C) + b_x (R, 64) @ y (64, C); p_y: a pointer to a tile of `Rows`."""
     b_y = tl.load(p_y + tl.arange(0, TILE)[:, None] * padded + o_c[None, :]).to(b_x.dtype)
     if INTERPRETED:  # whose bfloat16 is wrong
         b_x = b_x.to(b_total.dtype)
@@ -203,7 +222,7 @@ def some_nonfinite(p_nonfinite, i_first, i_last):
 
 @triton.jit
 def add_nonfinite(b_total, m_reads, p_y, row, column, n_rows, o_c, width):
-    """Add to b_total (64, C) the NaN and ±∞ of rows of y that are read, by m_reads (64, 64).
+    """Add to b_total (R, C) the NaN and ±∞ of rows of y that are read, by m_reads (R, 64).
 
     The product leaves them out, because 0 · NaN would reach queries that do not read the row. p_y:
     a pointer to the tile in the operand, which has strides `row` and `column`, n_rows rows and
@@ -217,6 +236,6 @@ def add_nonfinite(b_total, m_reads, p_y, row, column, n_rows, o_c, width):
         poison = tl.where(i == 0, float("inf"), tl.where(i == 1, float("-inf"), float("nan")))
         m_found = (b_y == poison) | ((i == 2) & (b_y != b_y))
         zeros = tl.zeros(b_total.shape, tl.float32)
-        b_count = tl.dot(m_reads.to(dtype), m_found.to(dtype), zeros)  # counts of reads, (64, C)
+        b_count = tl.dot(m_reads.to(dtype), m_found.to(dtype), zeros)  # counts of reads, (R, C)
         b_total += tl.where(b_count > 0, poison, 0.0)
     return b_total
