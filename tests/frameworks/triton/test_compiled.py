@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib.util
 import os
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from triton.runtime.jit import JITFunction
 from anyscore.call.operands import Operands, Results, Settings
 from anyscore.kernels.triton import attention as triton
 from anyscore.kernels.triton import graphs, pairs, scorers
+from anyscore.kernels.triton.call import TOGETHER, WIDE_TILE
 from anyscore.kernels.triton.formula import of_formula
 from anyscore.score.formula import formula_of
 from frameworks.triton.sass import Compiled, compile
@@ -29,8 +31,8 @@ pytestmark = pytest.mark.skipif(
 CHIPS = pytest.mark.parametrize("chip", [80, 90])
 """Kernels near their bounds compile for both chips, others for the chip where they need more."""
 WARPS = 4
-SHARED = 99 * 1024
-"""Bytes of shared memory that a program may have on any chip from Ampere on."""
+SHARED = {80: 99 * 1024, 90: 227 * 1024}
+"""Bytes of shared memory that a program may have on any chip from Ampere on, and on Hopper."""
 PER_THREAD = 64 * 64 // (32 * WARPS)
 """Pairs of a query and a key in a tile for each thread."""
 
@@ -101,7 +103,9 @@ def call(
 def compiled(launch: Launch, chip: int) -> Compiled:
     kernel, args, options = launch
     found = compile(kernel, chip, args, WARPS, **options)
-    assert found.shared <= SHARED, f"{name_of(launch)} needs {found.shared} bytes of shared memory"
+    assert found.shared <= SHARED[chip], (
+        f"{name_of(launch)} needs {found.shared} bytes of shared memory"
+    )
     return found
 
 
@@ -132,6 +136,60 @@ def test_forward_of_tanh(launches: list[Launch], chip: int) -> None:
         print(f"sm_{chip}, {way}: {issued:.2f} slots, {reciprocals} reciprocals an element")
         assert issued <= most
         assert reciprocals <= 0.5
+
+
+@CHIPS
+def test_forward_of_leaky_relu(launches: list[Launch], chip: int) -> None:
+    """An element takes two additions, with loads 2.2 instructions."""
+    call(pairs.LEAKY_RELU)
+    (launch,) = (x for x in launches if name_of(x) == "forward")
+    kernel = compiled(launch, chip)
+    counts = [kernel.count([loop]) for loop in kernel.innermost]
+    elements = TOGETHER * PER_THREAD
+    folded = [x for x in counts if x["FADD"] == 2 * elements and not x["FMNMX"]]
+    assert len(folded) == 4, "tiles with a mask, and without; weights of either sign"
+    for found in folded:
+        issued = sum(found.values()) / elements
+        print(f"sm_{chip}: {issued:.2f} slots an element")
+        assert issued <= 2.2
+
+
+NARROW = {"weight": False, "features": torch.bfloat16}
+"""Features of 16 bits, which tensor cores multiply."""
+
+
+@CHIPS
+@pytest.mark.parametrize("name", ["product", "squared"])
+def test_features_of_16_bits(launches: list[Launch], name: str, chip: int) -> None:
+    """Tiles run ahead of the tensor cores in every loop, and next to nothing spills."""
+    call(pairs.BY_NAME[name], **NARROW)
+    call(pairs.BY_NAME[name], **NARROW, backward=True)
+    hot = "forward", "weights_and_gradients", "matrix_sums"
+    assert {name_of(x) for x in launches} >= set(hot)
+    product = "HGMMA" if chip == 90 else "HMMA"
+    for launch in launches:
+        if name_of(launch) not in hot:
+            continue
+        kernel = compiled(launch, chip)
+        counts = [Counter(x.opcode for x in block) for block in kernel.blocks.values()]
+        print(f"sm_{chip}, {name_of(launch)}: {kernel.registers} registers, {kernel.stack} spilled")
+        assert kernel.stack <= (48 if name == "squared" else 0)
+        assert sum(x[product] for x in counts) > 0
+        if name_of(launch) != "weights_and_gradients":  # one tile per program
+            assert sum(x["LDGSTS"] for x in counts) > 0
+
+
+@CHIPS
+def test_a_product_takes_17_instructions(launches: list[Launch], chip: int) -> None:
+    """A pair of a query and a key takes at most 17, softmax and values included, for width 64."""
+    call(pairs.PRODUCT, **NARROW)
+    (launch,) = (x for x in launches if name_of(x) == "forward")
+    kernel = compiled(launch, chip)
+    per_thread = WIDE_TILE * 64 // (32 * launch[2]["num_warps"])
+    loops = [kernel.count([loop]) for loop in kernel.innermost]
+    issued = min(sum(x.values()) for x in loops if x["MUFU"] >= per_thread) / per_thread
+    print(f"sm_{chip}: {issued:.1f} instructions a pair")
+    assert issued <= (17 if chip == 90 else 20)
 
 
 @pytest.mark.parametrize(

@@ -32,7 +32,7 @@ from anyscore.kernels.triton.call import (
     round_up,
     tiles_of,
 )
-from anyscore.kernels.triton.pairs import Functions
+from anyscore.kernels.triton.pairs import Functions, Steps
 from anyscore.kernels.triton.tiles import Operand, Rows
 
 DECODE_QUERIES = 2
@@ -249,9 +249,10 @@ def backward(
             _feature_sums(call, band, size[0], made, of_query=True)
             _feature_sums(call, band, size[0], made, of_query=False)
         ds = ds_band.view(-1)[: prod(size)].view(size)
-        if x.key_bias is not None or call.by_norms:
+        with_sums = call.by_norms or pair.steps is not None
+        if x.key_bias is not None or with_sums:
             made.key_bias[here, there].copy_(ds.sum(1, dtype=stats.dtype))
-        if call.by_norms:
+        if with_sums:
             made.query_bias[here].add_(ds.sum(2, dtype=stats.dtype))
         if made.bias is not None:
             if outside is not None:
@@ -259,7 +260,9 @@ def backward(
             _add_to_bias(inputs, ds, first, made.bias)
     if call.by_norms:
         made = _of_norms(call, made)
-    made = _of_weight(pair, x, s, inputs, made)
+    elif pair.steps is not None:
+        made = _of_steps(pair.steps, call.scale, made)
+    made = _of_weight(pair, x, s, call, made)
     found = made.a, made.b, made.weight, made.key_bias, made.value
     summed = [
         None if y is None else inputs.sum_to(d, y.shape)
@@ -269,40 +272,59 @@ def backward(
 
 
 def _of_norms(call: PackedCall, made: _Gradients) -> _Gradients:
-    """Return gradients of c Σ_f (a_f − b_f)² from the sums scale · dS b and scale · dSᵀ a.
+    """Return gradients of scale Σ_f (a_f − b_f)² from the sums scale · dS b and scale · dSᵀ a.
 
-        da_i = 2 c (a_i Σ_j dS_ij − Σ_j dS_ij b_j)
-
-    Rows that nobody reads may be NaN; the sums of their dS are 0.
+    da_i = 2 scale (a_i Σ_j dS_ij − Σ_j dS_ij b_j)
     """
     a, b = (call.inputs.of_problems(x).to(made.a.dtype) for x in (call.a, call.b))
     of_a, of_b = call.scale * made.query_bias[..., None], call.scale * made.key_bias[..., None]
-    d_a, d_b = (_read(x, of_x) - y for x, of_x, y in ((a, of_a, made.a), (b, of_b, made.b)))
-    if call.weight is None:
-        return made._replace(a=2 * d_a, b=2 * d_b)
-    d_weight = _read(a, d_a - made.a).sum(1) + _read(b, _read(b, of_b)).sum(1)
-    twice = 2 * call.inputs.of_problems(call.weight)[:, None]
-    return made._replace(a=twice * d_a, b=twice * d_b, weight=d_weight[:, None])
+    return made._replace(a=2 * (_times(a, of_a) - made.a), b=2 * (_times(b, of_b) - made.b))
 
 
-def _read(x: Tensor, factor: Tensor) -> Tensor:
-    """Return x · factor, 0 where the factor is 0."""
-    return torch.where(factor == 0, 0.0, x * factor)
+def _times(x: Tensor, sums: Tensor) -> Tensor:
+    """Return x · sums, 0 where the sum is: rows that nobody reads may be NaN."""
+    return torch.where(sums == 0, 0.0, x * sums)
+
+
+def _of_steps(steps: Steps, scale: float, made: _Gradients) -> _Gradients:
+    """Return gradients from the sums of scale · dS above the kink, see `stepped_slopes`.
+
+    The slope below the kink times all dS is added.
+    """
+    rise, low = steps.rise / (2 if steps.at_half else 1), scale * steps.low
+    return made._replace(
+        a=rise * made.a + low * made.query_bias[..., None],
+        b=rise * made.b + low * made.key_bias[..., None],
+    )
 
 
 def _of_weight(
-    pair: Functions, x: Operands, s: Settings, inputs: Inputs, made: _Gradients
+    pair: Functions, x: Operands, s: Settings, call: PackedCall, made: _Gradients
 ) -> _Gradients:
-    """Return gradients with d_weight (problems, width), without factors folded into the weight."""
-    d_weight, weight = made.weight.sum(1), inputs.x.weight
+    """Return gradients with d_weight (problems, width), without factors folded into the weight.
+
+    A pair that is homogeneous of degree n has n · pair = a · ∂pair/∂a + b · ∂pair/∂b (Euler), so
+    that sums over tokens give the gradient of its weight.
+    """
+    d_weight, weight = made.weight.sum(1), call.inputs.x.weight
     made = made._replace(weight=d_weight)
-    if pair.is_product and weight is not None:
+    if call.unweighted:
+        of_weight = call.inputs.of_problems(call.weight)
+        a, b = (call.inputs.of_problems(y).to(made.a.dtype) for y in (call.a, call.b))
+        d_weight = _times(a, made.a).sum(1) + _times(b, made.b).sum(1)
+        of_problem = of_weight[:, None].to(made.a.dtype)
+        made = made._replace(
+            weight=d_weight / (2 if call.by_norms else 1),
+            a=made.a * of_problem,
+            b=made.b * of_problem,
+        )
+    elif pair.is_product and weight is not None:
         d_a = made.a.view(*s.lead, *x.a.shape[-2:])
         made = made._replace(
             weight=(d_a * x.a).sum(-2).view(d_weight.shape),
             a=(d_a * weight[..., None, :]).view(made.a.shape),
         )
-    if inputs.s.scale != s.scale:  # the scale is in the weight
+    if call.inputs.s.scale != s.scale:  # the scale is in the weight
         made = made._replace(weight=made.weight * s.scale)
     return made
 
@@ -366,9 +388,9 @@ def _feature_sums(
     tiles = problems * count
     features = BLOCK if tiles * -(-call.width // BLOCK) >= 2 * PROGRAMS else LEAST_FEATURES
     registers = {"maxnreg": REGISTERS[of_query]} if call.exponentials else {}
+    with_weight = of_query and call.weight is not None and not call.unweighted
     launch(
         backward_kernels.feature_sums, tiles * -(-call.width // features), own, other, call.weights,
         band, target, made.weight, call.inputs.sizes, call.scale, SCORER=call.scorer,
-        FEATURES=features, OF_QUERY=of_query, WITH_WEIGHT=of_query and call.weight is not None,
-        **registers,
+        FEATURES=features, OF_QUERY=of_query, WITH_WEIGHT=with_weight, **registers,
     )  # fmt: skip

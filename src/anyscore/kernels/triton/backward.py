@@ -53,6 +53,16 @@ class Band(NamedTuple):
 
 
 @triton.jit
+def _store(stored, b_x, i_local, i_q, i_k, band, sizes):
+    """Write b_x (Q, 64) to queries from i_q on, and keys from i_k on, of an array of the band."""
+    o_q, o_k = tl.arange(0, b_x.shape[0]), tl.arange(0, TILE)
+    m_x = (o_q < sizes.queries - i_q)[:, None] & (o_k < band.keys - i_k)[None, :]
+    p_x = stored + ((i_local * sizes.queries + i_q) * band.keys + i_k)
+    p_x += o_q[:, None] * band.keys + o_k[None, :]  # 32 bits are enough for BAND_BYTES
+    tl.store(p_x, b_x.to(stored.dtype.element_ty), mask=m_x)
+
+
+@triton.jit
 def weights_and_gradients(
     a, b, weights, biases, mask, dropout, stats, value, d_output, delta, d_scores, band, sizes,
     scale, seed, SCORER: tl.constexpr, DEPTH: tl.constexpr, SIGMOID: tl.constexpr,
@@ -73,9 +83,6 @@ def weights_and_gradients(
     i_p = i_local + band.problem
     o_t, o_r = tl.arange(0, TILE), tl.arange(0, QUERIES)
     o_q, o_k = i_tile * QUERIES + o_r, band.first + i_t * TILE + o_t
-    m_band = (o_q < sizes.queries)[:, None] & (i_t * TILE + o_t < band.keys)[None, :]
-    o_band = (i_local * sizes.queries + o_q)[:, None] * band.keys + (i_t * TILE + o_t)[None, :]
-
     b_start, b_stop = bounds_of(mask, i_p, o_q, sizes)
     m_s = attended(mask, i_p, o_q, o_k, b_start, b_stop, sizes)
     anything = tl.max(tl.max(m_s.to(tl.int32), 1), 0)
@@ -119,18 +126,24 @@ def weights_and_gradients(
             p_ds = d_scores + (i_p * sizes.queries + o_q)[:, None] * sizes.keys + o_k[None, :]
             b_ds += tl.load(p_ds, mask=m_s, other=0.0)
         if band.outside is not None:
-            b_outside = tl.where(m_s, b_ds, 0.0).to(band.outside.dtype.element_ty)
-            tl.store(band.outside + o_band, b_outside, mask=m_band)
+            _store(
+                band.outside,
+                tl.where(m_s, b_ds, 0.0),
+                i_local,
+                i_tile * QUERIES,
+                i_t * TILE,
+                band,
+                sizes,
+            )
         b_ds = tl.where(m_s, b_ds * b_slope, 0.0)
-        tl.store(band.ds + o_band, b_ds.to(band.ds.dtype.element_ty), mask=m_band)
-        b_p = b_dropped
-        tl.store(band.p + o_band, b_p.to(band.p.dtype.element_ty), mask=m_band)
+        _store(band.ds, b_ds, i_local, i_tile * QUERIES, i_t * TILE, band, sizes)
+        _store(band.p, b_dropped, i_local, i_tile * QUERIES, i_t * TILE, band, sizes)
     else:
         b_zero = tl.zeros((QUERIES, TILE), ACC)
-        tl.store(band.p + o_band, b_zero.to(band.p.dtype.element_ty), mask=m_band)
-        tl.store(band.ds + o_band, b_zero.to(band.ds.dtype.element_ty), mask=m_band)
+        _store(band.p, b_zero, i_local, i_tile * QUERIES, i_t * TILE, band, sizes)
+        _store(band.ds, b_zero, i_local, i_tile * QUERIES, i_t * TILE, band, sizes)
         if band.outside is not None:
-            tl.store(band.outside + o_band, b_zero.to(band.outside.dtype.element_ty), mask=m_band)
+            _store(band.outside, b_zero, i_local, i_tile * QUERIES, i_t * TILE, band, sizes)
 
 
 @triton.jit
@@ -197,14 +210,18 @@ def _add_sums(
 ):
     """Add sums of features i_f and i_f + 1 to rows p_own (64,), and WITH_WEIGHT to p_weight."""
     p_own += i_f
-    _add_to(p_own, tl.sum(b_sums.slopes_0, 1) * state.slope_0, m_own & (i_f < WIDTH))
-    _add_to(p_own + 1, tl.sum(b_sums.slopes_1, 1) * state.slope_1, m_own & (i_f + 1 < WIDTH))
+    b_slopes_0, b_slopes_1 = b_sums.slopes_0, b_sums.slopes_1
     if WITH_WEIGHT:
         p_weight += i_f
         total_0 = tl.sum(tl.sum(b_sums.values_0, 1), 0) * state.value_0
         total_1 = tl.sum(tl.sum(b_sums.values_1, 1), 0) * state.value_1
         _add_to(p_weight, total_0, i_f < WIDTH)
         _add_to(p_weight + 1, total_1, i_f + 1 < WIDTH)
+    else:
+        b_slopes_0 += b_sums.values_0
+        b_slopes_1 += b_sums.values_1
+    _add_to(p_own, tl.sum(b_slopes_0, 1) * state.slope_0, m_own & (i_f < WIDTH))
+    _add_to(p_own + 1, tl.sum(b_slopes_1, 1) * state.slope_1, m_own & (i_f + 1 < WIDTH))
 
 
 @triton.jit
@@ -251,18 +268,17 @@ def matrix_sums(
         i_low, i_high = _range_read(p_some + i_tile * n_band, n_band, 1)
     else:
         i_low, i_high = n_queries, 0
-        for i in tl.static_range(ROWS // TILE):  # tiles of keys
-            i_k = i_tile * (ROWS // TILE) + i
-            i_first, i_stop = _range_read(
-                p_some + i_k, tl.where(i_k < n_band, n_queries, 0), n_band
-            )
+        for part in tl.static_range(ROWS // TILE):  # tiles of keys
+            i_k = i_tile * (ROWS // TILE) + part
+            n_there = tl.where(i_k < n_band, n_queries, 0)
+            i_first, i_stop = _range_read(p_some + i_k, n_there, n_band)
             i_low, i_high = tl.minimum(i_low, i_first), tl.maximum(i_high, i_stop)
         i_low *= QUERIES // TILE
         i_high = tl.minimum(i_high * (QUERIES // TILE), n_others)
     p_others = finite.data + i_others * TILE * finite.padded
     strip = strip_of(stored, i_local, i_tile * ROWS, band.keys, sizes, ROWS, TILE, OF_QUERY)
     b_total = tl.zeros((ROWS, COLUMNS), ACC)
-    # A band is 0 in tiles that nobody reads; without a branch the loads of a tile run ahead.
+    # A band is 0 where nobody reads. Loads run ahead in a loop without branches, from 0 on.
     for n in range(i_high - i_low):
         i = i_low + n
         b_x = part_of(strip, i * TILE, TILE)

@@ -8,17 +8,31 @@ import triton
 import triton.language as tl
 
 
+class Steps(NamedTuple):
+    """Slopes of a pair that is linear on both sides of its kink at x = 0, and 0 there.
+
+    difference: whether x = a − b, else x = a + b. low: the slope for x < 0. rise: the slope for x >
+    0 less low. at_half: whether the slope for x = 0 is the mean, else low.
+    """
+
+    difference: bool
+    low: float
+    rise: float
+    at_half: bool
+
+
 class Functions(NamedTuple):
     """A pair as `@triton.jit` functions of a and b, float32 or float64 tensors that broadcast.
 
     value: pair(a, b). d_a, d_b: its partial derivatives. is_product: whether pair(a, b) = a b, for
-    tensor cores.
+    tensor cores. steps: the `Steps`, if the derivatives are steps.
     """
 
     value: Any
     d_a: Any
     d_b: Any
     is_product: bool = False
+    steps: Steps | None = None
 
 
 @triton.jit
@@ -104,8 +118,10 @@ def _second(a, b):
 
 
 TANH = Functions(_tanh, _d_tanh, _d_tanh)
-LEAKY_RELU = Functions(_leaky_relu, _d_leaky_relu, _d_leaky_relu)
-ABSOLUTE = Functions(_absolute, _d_absolute_a, _d_absolute_b)
+LEAKY_RELU = Functions(
+    _leaky_relu, _d_leaky_relu, _d_leaky_relu, steps=Steps(False, 0.2, 0.8, False)
+)
+ABSOLUTE = Functions(_absolute, _d_absolute_a, _d_absolute_b, steps=Steps(True, -1.0, 2.0, True))
 SQUARED = Functions(_squared, _d_squared_a, _d_squared_b)
 PRODUCT = Functions(_product, _second, _first, is_product=True)
 BY_NAME = {

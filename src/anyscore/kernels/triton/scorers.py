@@ -66,13 +66,10 @@ def squared_by_norms(pair: Functions) -> Scorer:
 
 def elementwise(pair: Functions) -> Scorer:
     """Return the scorer of Σ_f w_f pair(a_f, b_f)."""
-    return Scorer(
-        scores.no_queries,
-        scores.elementwise_scores,
-        slopes.elementwise_start,
-        slopes.elementwise_slopes,
-        pair,
-    )
+    start, sums = slopes.elementwise_start, slopes.elementwise_slopes
+    if pair.steps is not None:
+        start, sums = slopes.stepped_start, slopes.stepped_slopes
+    return Scorer(scores.no_queries, scores.elementwise_scores, start, sums, pair)
 
 
 def folded(pair: Functions) -> Scorer:

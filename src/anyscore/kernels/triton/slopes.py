@@ -49,6 +49,18 @@ class State(NamedTuple):
     value_1: Any
 
 
+class SteppedState(NamedTuple):
+    """Two features of the own tile, (64, 1), and the other fields of a `State`."""
+
+    b_x0: Any
+    b_x1: Any
+    p_y: Any
+    slope_0: Any
+    slope_1: Any
+    value_0: Any
+    value_1: Any
+
+
 class ExponentialState(NamedTuple):
     """A `State`, and a state of exponentials.
 
@@ -72,7 +84,10 @@ class ExponentialState(NamedTuple):
 
 
 class Sums(NamedTuple):
-    """Sums of slopes and of values of two features, (64, COUNT) each."""
+    """Sums of slopes and of values of two features, (64, COUNT) each.
+
+    Without a weight, values are a second part of the slopes.
+    """
 
     slopes_0: Any
     slopes_1: Any
@@ -235,6 +250,53 @@ def elementwise_slopes(
                 SCORER, OF_QUERY, WITH_WEIGHT,
             ),
         )  # fmt: skip
+    return sums
+
+
+@triton.jit
+def stepped_start(own, other, weights, i_own, i_other, i_w, i_f, scale, SCORER: tl.constexpr):
+    """Return the `SteppedState` of features i_f and i_f + 1; i_other: the first other tile."""
+    o_t, o_c = tl.arange(0, TILE), tl.arange(0, COUNT)
+    p_x = own.features + (i_own * SCORER.padded + i_f) * TILE + o_t[:, None]
+    p_y = other.features + (i_other * SCORER.padded + i_f) * TILE + o_c[None, :]
+    return SteppedState(tl.load(p_x), tl.load(p_x + TILE), p_y, scale, scale, scale, scale)
+
+
+@triton.jit
+def _add_steps(b_x0, b_x1, b_y0, b_y1, b_ds, b_sums, SCORER: tl.constexpr):
+    """Return b_sums plus dS where x > 0 for own features b_x (64, 1), others b_y (1, COUNT).
+
+    If the slope at 0 is the mean of both, `values` have dS where x ≥ 0. One comparison for a sum
+    makes an addition conditional; of two it would make a selection each.
+    """
+    DIFFERENCE: tl.constexpr = SCORER.pair.steps.difference
+    AT_HALF: tl.constexpr = SCORER.pair.steps.at_half
+    b_k0, b_k1 = (b_y0, b_y1) if DIFFERENCE else (-b_y0, -b_y1)
+    b_slopes_0 = tl.where(b_x0 > b_k0, b_sums.slopes_0 + b_ds, b_sums.slopes_0)
+    b_slopes_1 = tl.where(b_x1 > b_k1, b_sums.slopes_1 + b_ds, b_sums.slopes_1)
+    b_values_0, b_values_1 = b_sums.values_0, b_sums.values_1
+    if AT_HALF:
+        b_values_0 = tl.where(b_x0 >= b_k0, b_values_0 + b_ds, b_values_0)
+        b_values_1 = tl.where(b_x1 >= b_k1, b_values_1 + b_ds, b_values_1)
+    return Sums(b_slopes_0, b_slopes_1, b_values_0, b_values_1)
+
+
+@triton.jit
+def stepped_slopes(
+    states, sums, other, i_other, i, ds, SCORER: tl.constexpr, OF_QUERY: tl.constexpr,
+    WITH_WEIGHT: tl.constexpr,
+):  # fmt: skip
+    """Return the sums (`Two`) with the other tile i added: dS above the kink, times no weight."""
+    p, one, two = Two(states.one.p_y, states.other.p_y), states.one, states.other
+    then = _others(p, ds, i, 0, SCORER.padded)
+    for part in tl.static_range(TILE // COUNT):
+        y = then
+        if part + 1 < TILE // COUNT:
+            then = _others(p, ds, i, part + 1, SCORER.padded)
+        sums = Two(
+            _add_steps(one.b_x0, one.b_x1, y.one_0, y.one_1, y.ds, sums.one, SCORER),
+            _add_steps(two.b_x0, two.b_x1, y.other_0, y.other_1, y.ds, sums.other, SCORER),
+        )
     return sums
 
 
