@@ -51,7 +51,7 @@ def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -
     """Return the results, in acc_dtype."""
     value = x.b[..., :0] if x.value is None else x.value
     queries, keys, d_v = x.a.shape[-2], x.b.shape[-2], value.shape[-1]
-    output = x.a.new_zeros((*s.lead, queries, d_v), dtype=acc_dtype)
+    output = x.a.new_empty((*s.lead, queries, d_v), dtype=acc_dtype)
     stats = empty_stats(x, s, acc_dtype)
     if s.normalizer and stats.numel():
         stats[..., 0, :] = _shifts(x, s, acc_dtype)
@@ -60,6 +60,7 @@ def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -
         scores = x.a.new_full((*s.lead, queries, keys), -torch.inf, dtype=acc_dtype)
     results = Results(None if x.value is None else output, stats, scores)
     if stats.numel() == 0 or keys == 0:
+        output.zero_()
         return results
     inputs = Inputs(*exactly(x._replace(value=value), s, acc_dtype))
     if queries <= DECODE_QUERIES:
