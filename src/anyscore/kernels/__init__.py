@@ -3,8 +3,8 @@
     cpu           the C++ core on arrays of any framework
     own_pairs/    pairs of formulas for the core: printed as C++, compiled, cached, loaded
     xla/          the core as calls of XLA, batched by vmap and spread over devices
-    triton/       the kernels for NVIDIA GPUs on PyTorch tensors
-    pallas/       the same for JAX
+    triton/       the kernels for GPUs on PyTorch tensors
+    pallas/       the kernels for NVIDIA GPUs on JAX arrays
 
 Imports `ops`, `score`, `masks`, `modifiers` and `call`. Start with `cpu`.
 """

@@ -1,4 +1,4 @@
-"""Helpers compile kernels without a GPU, and count registers, spills and instructions of loops."""
+"""Helpers compile kernels without a GPU; for NVIDIA's they count registers and instructions."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ import torch
 import triton
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
+from triton.compiler import ASTSource, make_backend
 
 BIN = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 NAMES = {
@@ -114,10 +114,17 @@ def signature(x: Any, path: tuple[int, ...], constants: dict, attributes: dict) 
 
 
 def compile(
-    kernel: Any, capability: int, args: tuple[Any, ...], warps: int = 4, **constant: Any
+    kernel: Any, capability: int, args: tuple[Any, ...], warps: int = 4, **options: Any
 ) -> Compiled:
-    """Compile `kernel[...](*args, **constant)` for a chip."""
-    registers, warps = constant.pop("maxnreg", None), constant.pop("num_warps", warps)
+    """Compile `kernel[...](*args, **options)` for a chip of NVIDIA."""
+    made = compile_for(GPUTarget("cuda", capability, 32), kernel, args, warps, **options)
+    return read(made.asm["cubin"], made.metadata.shared)
+
+
+def compile_for(
+    target: GPUTarget, kernel: Any, args: tuple[Any, ...], warps: int, **options: Any
+) -> Any:
+    """Compile `kernel[...](*args, **options)` for a target; return Triton's compiled kernel."""
     constants: dict[Any, Any] = {}
     attributes: dict[Any, Any] = {}
     names = kernel.arg_names
@@ -125,14 +132,17 @@ def compile(
         name: signature(x, (i,), constants, attributes)
         for i, (name, x) in enumerate(zip(names, args, strict=False))
     }
-    for name, x in constant.items():
-        types[name] = "constexpr"
-        constants[(names.index(name),)] = x
+    settings = {"num_warps": warps, "enable_fp_fusion": True}
+    for name, x in options.items():
+        if name in names:
+            types[name] = "constexpr"
+            constants[(names.index(name),)] = x
+        else:
+            settings[name] = x
     source = ASTSource(kernel, types, constants, attributes)
-    target = GPUTarget("cuda", capability, 32)
-    settings = {"num_warps": warps, "enable_fp_fusion": True, "maxnreg": registers}
-    made = triton.compile(source, target=target, options=settings)
-    return read(made.asm["cubin"], made.metadata.shared)
+    known = make_backend(target).parse_options(settings).__dict__
+    assert settings.keys() <= known.keys(), "a launch takes no other options"
+    return triton.compile(source, target=target, options=settings)
 
 
 def read(cubin: bytes, shared: int) -> Compiled:

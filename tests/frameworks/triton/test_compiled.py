@@ -17,7 +17,8 @@ from triton.runtime.jit import JITFunction
 
 from anyscore.call.operands import Operands, Results, Settings
 from anyscore.kernels.triton import attention as triton
-from anyscore.kernels.triton import graphs, pairs, scorers
+from anyscore.kernels.triton import call as calls
+from anyscore.kernels.triton import graphs, pairs, scorers, targets
 from anyscore.kernels.triton.call import TOGETHER, WIDE_TILE
 from anyscore.kernels.triton.formula import of_formula
 from anyscore.score.formula import formula_of
@@ -41,7 +42,7 @@ Launch = tuple[Any, tuple[Any, ...], dict[str, Any]]
 
 @pytest.fixture
 def launches(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
-    """Record launches instead of running kernels."""
+    """Record launches for NVIDIA GPUs instead of running kernels."""
     found: list[Launch] = []
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
@@ -50,6 +51,7 @@ def launches(monkeypatch: pytest.MonkeyPatch) -> list[Launch]:
         found.append((self, args, options))
 
     monkeypatch.setattr(JITFunction, "run", run)
+    monkeypatch.setattr(calls, "target_of", lambda x: targets.NVIDIA)
     return found
 
 

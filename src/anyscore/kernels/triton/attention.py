@@ -388,7 +388,8 @@ def _feature_sums(
         own, other, target, count = other, own, made.a, call.query_tiles
     tiles = problems * count
     features = BLOCK if tiles * -(-call.width // BLOCK) >= 2 * PROGRAMS else LEAST_FEATURES
-    registers = {"maxnreg": REGISTERS[of_query]} if call.exponentials else {}
+    bounded = call.exponentials and call.target.takes_registers
+    registers = {"maxnreg": REGISTERS[of_query]} if bounded else {}
     with_weight = of_query and call.weight is not None and not call.unweighted
     launch(
         backward_kernels.feature_sums, tiles * -(-call.width // features), own, other, call.weights,

@@ -16,6 +16,7 @@ from anyscore.kernels.triton import tiles as tile_kernels
 from anyscore.kernels.triton.pairs import LEAKY_RELU, SQUARED, TANH, Functions
 from anyscore.kernels.triton.scorers import Scorer
 from anyscore.kernels.triton.scores import Panels, Weights
+from anyscore.kernels.triton.targets import target_of
 from anyscore.kernels.triton.tiles import (
     Biases,
     Dropout,
@@ -206,9 +207,10 @@ class PackedCall:
         self.by_norms = pair is SQUARED and half and _is_uniform(self.weight)
         self.by_products = pair.is_product or self.by_norms
         self.narrow = self.by_products and half
+        self.target = target_of(a)
+        self.precision = self.target.precision if acc_dtype == torch.float32 else "ieee"
         self.exponentials = pair is TANH and acc_dtype == torch.float32
         self.folded = pair is LEAKY_RELU and acc_dtype == torch.float32
-        self.precision = "tf32x3" if acc_dtype == torch.float32 else "ieee"
         queries, keys = a.shape[-2], b.shape[-2]
         self.tile = WIDE_TILE if self.narrow and queries > TILE else TILE
         # The sums of gradients leave out the weight, which is multiplied later.
@@ -245,8 +247,8 @@ class PackedCall:
             depth = max(1 << max(self.width - 1, 0).bit_length(), BLOCK)
             depth = depth if depth <= MOST_AT_ONCE else MOST_AT_ONCE // 2
         return make(pair).of_settings(
-            self.inputs.s, width=self.width, padded=self.padded, precision=self.precision,
-            narrow=self.narrow, depth=depth, queries=self.tile,
+            self.inputs.s, width=self.width, padded=self.padded, narrow=self.narrow, depth=depth,
+            reciprocal=self.target.reciprocal, precision=self.precision, queries=self.tile,
             slots=round_up(self.width + 2 * TOGETHER, BLOCK),
         )  # fmt: skip
 

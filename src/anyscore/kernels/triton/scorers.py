@@ -18,11 +18,12 @@ class Scorer(NamedTuple):
 
     read_queries, scores: functions of `scores`. start, slopes: functions of `slopes`; None for
     products, whose sums are products too. pair: the `Functions`. width, padded: the numbers of
-    features, and of features in panels. precision: of products in float32. outer, outer_scale,
-    after: see `Settings`; after is true only with an outer function. at_once: features per step of
-    a loop, unless the pair is a product or tanh. A backward has registers for fewer features than a
-    forward. narrow: whether products read features of 16 bits. depth: features per step of a
-    product. queries: the number of queries in a tile. slots: of folded features.
+    features, and of features in panels. reciprocal, precision: of the `Target`; None and "ieee"
+    without panels. outer, outer_scale, after: see `Settings`; after is true only with an outer
+    function. at_once: features per step of a loop, unless the pair is a product or tanh. A backward
+    has registers for fewer features than a forward. narrow: whether products read features of 16
+    bits. depth: features per step of a product. queries: the number of queries in a tile. slots: of
+    folded features.
     """
 
     read_queries: Any
@@ -32,6 +33,7 @@ class Scorer(NamedTuple):
     pair: Functions
     width: int = 0
     padded: int = 0
+    reciprocal: Any = None
     precision: str = "ieee"
     outer: str = ""
     outer_scale: float = 0.0

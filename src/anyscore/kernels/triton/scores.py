@@ -67,22 +67,6 @@ class Weights(NamedTuple):
     group: Any
 
 
-if INTERPRETED.value:
-
-    @triton.jit
-    def reciprocal(x):
-        """Return 1/x."""
-        return 1.0 / x
-else:
-
-    @triton.jit
-    def reciprocal(x):
-        """Return 1/x within one unit in the last place."""
-        return tl.inline_asm_elementwise(
-            "rcp.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=tl.float32, is_pure=True, pack=1
-        )
-
-
 @triton.jit
 def no_queries(a, i_p, i_q, sizes, SCORER: tl.constexpr):
     """Return 0: these scores need no state of a tile of queries."""
@@ -332,7 +316,10 @@ def _denominator(p_a, p_b, p_c, f: tl.constexpr, CLAMPED: tl.constexpr):
 
 
 @triton.jit
-def _add_reciprocals(p_a, p_b, p_c, b_s, n_features, AT_ONCE: tl.constexpr, CLAMPED: tl.constexpr):
+def _add_reciprocals(
+    p_a, p_b, p_c, b_s, n_features, RECIPROCAL: tl.constexpr, AT_ONCE: tl.constexpr,
+    CLAMPED: tl.constexpr,
+):  # fmt: skip
     """Return b_s + Σ_f 1/(C_f + A_f B_f), with one reciprocal for AT_ONCE features.
 
     p_a, p_b (64,), p_c: pointers. A sum N/D plus one more 1/x is (N x + D) / (D x).
@@ -347,7 +334,7 @@ def _add_reciprocals(p_a, p_b, p_c, b_s, n_features, AT_ONCE: tl.constexpr, CLAM
                 b_x = _denominator(p_a, p_b, p_c, u + v, CLAMPED)
                 b_numerator = tl.fma(b_numerator, b_x, b_product)
                 b_product = b_product * b_x
-            b_s = tl.fma(b_numerator, reciprocal(b_product), b_s)
+            b_s = tl.fma(b_numerator, RECIPROCAL(b_product), b_s)
         p_a += BLOCK * TILE
         p_b += BLOCK * TILE
         p_c += BLOCK
@@ -363,6 +350,7 @@ def exponential_scores(
     PADDED: tl.constexpr = SCORER.padded
     VALUE: tl.constexpr = SCORER.pair.value
     WIDTH: tl.constexpr = SCORER.width
+    RECIPROCAL: tl.constexpr = SCORER.reciprocal
     o_t = tl.arange(0, TILE)
     at_a, at_b = _offset(a, i_p, i_q, sizes, PADDED), _offset(b, i_p, i_k, sizes, PADDED)
     i_w = problem_of(weights, i_p, sizes.heads)
@@ -377,8 +365,8 @@ def exponential_scores(
     p_c = p_w + PADDED
     # No branches: after a branch the tile would lose the layout of tensor cores.
     n_fours, n_twos = tl.where(m_free, PADDED, 0), tl.where(m_near & (m_free == 0), PADDED, 0)
-    b_s = _add_reciprocals(p_ea, p_eb, p_c, b_s, n_fours, 4, False)
-    b_s = _add_reciprocals(p_ea, p_eb, p_c, b_s, n_twos, 2, True)
+    b_s = _add_reciprocals(p_ea, p_eb, p_c, b_s, n_fours, RECIPROCAL, 4, False)
+    b_s = _add_reciprocals(p_ea, p_eb, p_c, b_s, n_twos, RECIPROCAL, 2, True)
     n_ones = tl.where(m_free | m_near, 0, WIDTH)
     b_s = _add_features(p_a, p_b, p_w, b_s, VALUE, n_ones, 1)
     factor, total = tl.load(weights.constants + i_w * 2), tl.load(weights.constants + i_w * 2 + 1)

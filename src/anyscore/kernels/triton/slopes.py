@@ -16,7 +16,6 @@ import triton
 import triton.language as tl
 
 from anyscore.kernels.triton.panels import WIDE
-from anyscore.kernels.triton.scores import reciprocal
 from anyscore.kernels.triton.tiles import TILE
 
 PAIRED = tl.constexpr(42.0)
@@ -197,18 +196,19 @@ def _add_by_pair(
 
 @triton.jit
 def _add_by_reciprocals(
-    state, b_y0, b_y1, b_ds, b_sums, IN_PAIRS: tl.constexpr, WITH_WEIGHT: tl.constexpr
-):
+    state, b_y0, b_y1, b_ds, b_sums, RECIPROCAL: tl.constexpr, IN_PAIRS: tl.constexpr,
+    WITH_WEIGHT: tl.constexpr,
+):  # fmt: skip
     """Return b_sums with both features added: slopes divided by 4, values by 2σ.
 
     b_y0, b_y1 (1, COUNT): exponentials of other rows. IN_PAIRS: whether both share one reciprocal.
     """
     b_x0, b_x1 = tl.fma(state.b_e0, b_y0, 1.0), tl.fma(state.b_e1, b_y1, 1.0)  # (64, COUNT)
     if IN_PAIRS:
-        b_r = reciprocal(b_x0 * b_x1)
+        b_r = RECIPROCAL(b_x0 * b_x1)
         b_h0, b_h1 = 0.5 - b_x1 * b_r, 0.5 - b_x0 * b_r
     else:
-        b_h0, b_h1 = 0.5 - reciprocal(b_x0), 0.5 - reciprocal(b_x1)
+        b_h0, b_h1 = 0.5 - RECIPROCAL(b_x0), 0.5 - RECIPROCAL(b_x1)
     b_values_0, b_values_1 = b_sums.values_0, b_sums.values_1
     b_slopes_0 = tl.fma(b_ds, 0.25 - b_h0 * b_h0, b_sums.slopes_0)
     b_slopes_1 = tl.fma(b_ds, 0.25 - b_h1 * b_h1, b_sums.slopes_1)
@@ -370,6 +370,7 @@ def _slopes_by_reciprocals(
     states, sums, i, ds, SCORER: tl.constexpr, IN_PAIRS: tl.constexpr, WITH_WEIGHT: tl.constexpr
 ):
     """Return the sums with the other tile i added; one part is read while another is added."""
+    RECIPROCAL: tl.constexpr = SCORER.reciprocal
     p, one, other = Two(states.one.p_e, states.other.p_e), states.one, states.other
     then = _others(p, ds, i, 0, SCORER.padded)
     for part in tl.static_range(TILE // COUNT):
@@ -377,9 +378,11 @@ def _slopes_by_reciprocals(
         if part + 1 < TILE // COUNT:
             then = _others(p, ds, i, part + 1, SCORER.padded)
         sums = Two(
-            _add_by_reciprocals(one, y.one_0, y.one_1, y.ds, sums.one, IN_PAIRS, WITH_WEIGHT),
             _add_by_reciprocals(
-                other, y.other_0, y.other_1, y.ds, sums.other, IN_PAIRS, WITH_WEIGHT
+                one, y.one_0, y.one_1, y.ds, sums.one, RECIPROCAL, IN_PAIRS, WITH_WEIGHT
+            ),
+            _add_by_reciprocals(
+                other, y.other_0, y.other_1, y.ds, sums.other, RECIPROCAL, IN_PAIRS, WITH_WEIGHT
             ),
         )
     return sums
