@@ -43,6 +43,9 @@ class MXNet(Backend):
     def fused(self, task: Task) -> tuple[Implementation, ...]:
         return _FUSED
 
+    def lacks_kernels(self, task: Task) -> bool:
+        return bool(task.first.ctx.device_type != "cpu")
+
     def differentiable(self, tensors: Iterable[Array]) -> bool:
         return bool(autograd.is_recording())
 

@@ -19,8 +19,8 @@ from anyscore.score.pairs import PRODUCT
 
 FUSED = "fused, and keeps the contract"
 """Default `Plan.reason` of a fused implementation."""
-_MUCH = 2**30
-"""The least memory of the reference, in bytes, that a plan mentions."""
+MUCH = 2**30
+"""The bytes of the reference from which on every plan mentions them, and some calls warn."""
 
 
 @dataclass(frozen=True)
@@ -29,7 +29,10 @@ class Plan:
 
     Attributes:
         route: "reference", "separable", or the name of a fused implementation.
-        reason: why it was chosen. From 1 GiB on also the memory that the reference needs.
+        reason: why it was chosen. The memory that the reference needs is added on a device without
+            kernels, and on every device from 1 GiB on.
+        reference_bytes: the bytes that the reference needs beside inputs; None for another route,
+            and for unknown sizes. Measured peaks are at most twice as large.
         repeated: True if calls of this kind are known, and run without checks. Equal plans may
             differ in it.
 
@@ -42,6 +45,7 @@ class Plan:
 
     route: str
     reason: str
+    reference_bytes: int | None = field(default=None, compare=False, repr=False)
     repeated: bool = field(default=False, compare=False, repr=False)
 
 
@@ -89,6 +93,10 @@ class Backend:
     def fused(self, task: Task) -> tuple[Implementation, ...]:
         """Return the fused implementations for the device of a task, the preferred first."""
         raise NotImplementedError
+
+    def lacks_kernels(self, task: Task) -> bool:
+        """Return whether a task is on a device without kernels, where a large call warns."""
+        return False
 
     def differentiable(self, tensors: Iterable[Array]) -> bool:
         """Return whether a derivative with respect to any of these tensors may be computed."""
@@ -174,7 +182,7 @@ def choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implem
         NotImplementedError: `impl` names an implementation that cannot run the task.
     """
     if options.impl == "reference":
-        return _of_reference(task, "asked for"), backend.reference
+        return _of_reference(backend, task, "asked for"), backend.reference
     reasons = []
     for implementation in backend.fused(task):
         reason = implementation.why_not(task, options)
@@ -183,29 +191,48 @@ def choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implem
         reasons.append(f"{implementation.name}: {reason}")
     if options.impl != "auto":
         refuse(options.impl, "; ".join(reasons))
-    return _of_reference(task, "; ".join(reasons)), backend.reference
+    return _of_reference(backend, task, "; ".join(reasons)), backend.reference
 
 
-def _of_reference(task: Task, reason: str) -> Plan:
-    """Return the plan of the reference for a task; its reason mentions large memory."""
-    if (memory := _memory(task)) >= _MUCH:
-        reason += f"; the reference needs {memory / 2**30:.3g} GiB or more"
-    return Plan("reference", reason)
+def _of_reference(backend: Backend, task: Task, reason: str) -> Plan:
+    """Return the plan of the reference for a task."""
+    memory = _memory(backend, task)
+    if memory and (memory >= MUCH or backend.lacks_kernels(task)):
+        reason += f"; the reference needs {_amount(memory)} or more"
+    return Plan("reference", reason, memory)
 
 
-def _memory(task: Task) -> int:
-    """Return the least number of bytes that the reference holds at a time; 0 for unknown sizes.
+def _amount(memory: int) -> str:
+    """Return a number of bytes in the largest unit of which there is one."""
+    power = max(memory.bit_length() - 1, 0) // 10
+    return f"{memory / 1024**power:.3g} {('bytes', 'KiB', 'MiB', 'GiB', 'TiB', 'PiB')[power]}"
 
-    The reference holds two numbers per query and key, and per feature if the pair is no product.
+
+def _memory(backend: Backend, task: Task) -> int | None:
+    """Return the bytes that the reference holds at a time; None for unknown sizes.
+
+    An array has a number for each query and key, and for each feature unless the pair is a product.
+    Arrays held at a time were counted by measuring peaks. Dropout, and weights other than those of
+    the softmax, were not counted: these peaks are up to twice as large.
     """
     f, of_all, edges = task.score, task.sizes.scores_shape, task.edges
+    factors = f if isinstance(f, Factors) else None
+    masked = task.mask is not None and (
+        task.mask_per_query if task.unread_is_finite else task.mask.per_query
+    )
+    tensors = (f,) if factors is None else (factors.a, factors.b, factors.weight, task.value)
+    trained = backend.differentiable(x for x in tensors if x is not None)
     if edges is not None:
-        of_all = *task.sizes.lead, edges.count
-    if isinstance(f, Factors) and f.pair != PRODUCT:
-        of_all = *of_all, f.a.shape[-1]
+        of_all, arrays = (*task.sizes.lead, edges.count), 4 + trained
+    elif factors is None or factors.pair == PRODUCT:
+        arrays = 3 + 3 * masked + 2 * trained
+    else:
+        arrays = 4 if masked else 2 + trained
+    if factors is not None and (edges is not None or factors.pair != PRODUCT):
+        of_all = *of_all, factors.a.shape[-1]
     if not all(isinstance(n, int) for n in of_all):
-        return 0
-    return 2 * math.prod(of_all) * (8 if accumulation(task.dtype) == "float64" else 4)
+        return None
+    return arrays * math.prod(of_all) * (8 if accumulation(task.dtype) == "float64" else 4)
 
 
 def refuse(impl: str, reason: str) -> NoReturn:

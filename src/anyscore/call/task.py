@@ -86,6 +86,11 @@ class Task(NamedTuple):  # a dataclass takes 1 µs more of every call
     shard_biases: tuple[tuple[LoweredBias, ...], ...] = ()
 
     @property
+    def first(self) -> Array:
+        """Return the first factor, or the scores of a callable: an array on the task's device."""
+        return self.score.a if isinstance(self.score, Factors) else self.score
+
+    @property
     def edges(self) -> LoweredEdges | None:
         """Return the attended edges of a graph; None if scores are a matrix."""
         return self.mask if isinstance(self.mask, LoweredEdges) else None

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import replace
@@ -13,6 +14,7 @@ from anyscore import backends
 from anyscore.backends.repeated import kind_of_mask, kind_of_score, kind_of_scores
 from anyscore.call.autocast import autocast, cast
 from anyscore.call.backend import (
+    MUCH,
     Adapter,
     Backend,
     Implementation,
@@ -35,7 +37,6 @@ from anyscore.ops.pytrees import named_tuple
 from anyscore.score import ScaledDot
 from anyscore.score.base import Score
 from anyscore.score.checks import check_call
-from anyscore.score.factors import Factors
 
 
 @named_tuple
@@ -269,11 +270,11 @@ def attend(call: Call, options: Options) -> tuple[AttentionOutput, Task]:
 
 def weights(task: Task) -> Array:
     """Compute the weights (..., T_q, T_k) of a task of `attend`."""
-    some = task.score.a if isinstance(task.score, Factors) else task.score
-    backend, options = backends.load(find_framework(score=some)), Options(return_scores=True)
+    backend = backends.load(find_framework(score=task.first))
+    options = Options(return_scores=True)
     if task.value is not None:
         task = task._replace(value=None)
-    with backend.precision(some)[0]():
+    with backend.precision(task.first)[0]():
         _, implementation, task = _choose(backend, task, options)
         return complete(backend.xp, task, implementation.run(task, options, None))[1]
 
@@ -331,9 +332,24 @@ def _lower(call: Call, options: Options, agreement: Agreement | None) -> Lowered
 
 
 def run(backend: Backend, task: Task, options: Options) -> tuple[Task, Result]:
-    """Choose and run an implementation. Return (the task as it was run, its result)."""
-    _, implementation, task = _choose(backend, task, options)
+    """Choose and run an implementation. Return (the task as it was run, its result).
+
+    Warns if the reference needs much memory on a device without kernels.
+    """
+    plan, implementation, task = _choose(backend, task, options)
+    if (plan.reference_bytes or 0) >= MUCH and options.impl != "reference":
+        _warn(backend, task, plan)
     return task, implementation.run(task, options, _seed(backend, task, options))
+
+
+def _warn(backend: Backend, task: Task, plan: Plan) -> None:
+    """Warn the caller of a function or layer if a task is on a device without kernels."""
+    if backend.lacks_kernels(task):
+        warnings.warn(
+            f"No kernel runs this call: {plan.reason}. Move the tensors to a CPU, which has "
+            'kernels, or pass fewer queries at a time; impl="reference" accepts the memory.',
+            stacklevel=5,
+        )
 
 
 def _choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implementation, Task]:

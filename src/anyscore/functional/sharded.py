@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from dataclasses import fields, is_dataclass
+from dataclasses import fields, is_dataclass, replace
 from typing import Any, NoReturn
 
 from anyscore import backends
@@ -230,7 +230,8 @@ def choose_sharded(
         return Result(None if output is None else backend.xp.astype(output, task.dtype), stats)
 
     reason = f"{plan.reason}; {_SCHEMES[scheme].format(sharded.exchange.ranks)}"
-    return Plan(plan.route, reason), Implementation(plan.route, implementation.why_not, run), task
+    plan = replace(plan, reason=reason)
+    return plan, Implementation(plan.route, implementation.why_not, run), task
 
 
 _SCHEMES: dict[Scheme, str] = {

@@ -126,8 +126,7 @@ def chosen_weights(
             "heads= chooses of weights (batch, heads, T_q, T_k), got weights "
             f"{task.sizes.scores_shape} without heads: leave it out."
         )
-    some = task.score.a if isinstance(task.score, Factors) else task.score
-    xp = load(find_framework(score=some))
+    xp = load(find_framework(score=task.first))
     of_heads = None if heads is None else indices("heads", heads, lead[-1])
     of_rows = None if rows is None else indices("rows", rows, queries)
     of_batch = None if examples is None else indices("examples", examples, lead[0])

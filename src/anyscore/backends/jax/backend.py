@@ -63,6 +63,9 @@ class JAX(Backend):
     def fused(self, task: Task) -> tuple[Implementation, ...]:
         return _FUSED[::-1] if pallas.INTERPRET else _FUSED
 
+    def lacks_kernels(self, task: Task) -> bool:
+        return bool(_why_not_on_cpu(task.first) and _why_not_on_gpu(task.first))
+
     def differentiable(self, tensors: Iterable[Array]) -> bool:
         return any(isinstance(x, jax.core.Tracer) for x in tensors)
 

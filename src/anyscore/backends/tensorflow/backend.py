@@ -50,6 +50,9 @@ class TensorFlow(Backend):
     def fused(self, task: Task) -> tuple[Implementation, ...]:
         return _FUSED
 
+    def lacks_kernels(self, task: Task) -> bool:
+        return _elsewhere(task.first) is not None
+
     def differentiable(self, tensors: Iterable[Array]) -> bool:
         return _differentiable(tensors)
 

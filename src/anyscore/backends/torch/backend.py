@@ -20,6 +20,7 @@ from anyscore.backends.torch.modes import may_repeat as may_repeat
 from anyscore.backends.torch.nested import NestedAdapter
 from anyscore.backends.torch.repeated import core_arrays
 from anyscore.backends.torch.sparse import sparse_weights
+from anyscore.backends.torch.triton import why_not_device
 from anyscore.call.backend import (
     AS_THEY_ARE,
     Adapter,
@@ -47,8 +48,11 @@ class Torch(Backend):
     buffers = TorchBuffers()
 
     def fused(self, task: Task) -> tuple[Implementation, ...]:
-        some: Tensor = task.score.a if isinstance(task.score, Factors) else task.score
-        return _ON_GPU if some.is_cuda else _ON_CPU
+        return _ON_CPU if task.first.is_cpu else _ON_GPU
+
+    def lacks_kernels(self, task: Task) -> bool:
+        device = task.first.device
+        return device.type != "cpu" and not is_compiling() and why_not_device(device) is not None
 
     def differentiable(self, tensors: Iterable[Tensor]) -> bool:
         return modes.differentiable(tensors)

@@ -1,7 +1,8 @@
-"""The Triton kernels for PyTorch; the operators run them on NVIDIA GPUs."""
+"""The Triton kernels for PyTorch; the operators run them on GPUs."""
 
 from __future__ import annotations
 
+import os
 from contextlib import AbstractContextManager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -23,13 +24,31 @@ from anyscore.score.pairs import pair_named
 _TRITON = 3, 4
 _FLOAT64 = 3, 5  # the version with float64 products
 _LEAST = 8, 0  # compute capability: tensor cores add in float32 from Ampere on
+SWITCH = "ANYSCORE_UNTRIED_DEVICES"
+"""The environment variable that lets kernels run where nobody ran them yet; "1" does."""
+
+
+def why_not_device(device: torch.device) -> str | None:
+    """Return why the kernels cannot run on a device, None if they can."""
+    if device.type == "cpu":
+        return "it runs on GPUs, and the tensors are on cpu"
+    if device.type not in ("cuda", "xpu"):
+        return f"there are no kernels for {device.type}"
+    is_nvidia = device.type == "cuda" and not torch.version.hip
+    if not is_nvidia and os.environ.get(SWITCH) != "1":
+        return f"{_UNTRIED[device.type]}; the environment variable {SWITCH}=1 switches them on"
+    return _problem() or (_why_not_capability(device.index) if is_nvidia else None)
+
+
+_UNTRIED = {
+    "cuda": "the kernels compile for AMD GPUs, and nobody ran them there",
+    "xpu": "nobody compiled the kernels for Intel GPUs, or ran them there",
+}
 
 
 @cache
 def _problem() -> str | None:
     """Return why no GPU of this machine can run the kernels, None if one may."""
-    if torch.version.hip:
-        return "it is for NVIDIA GPUs"
     if find_spec("triton") is None:
         return "Triton is not installed: pip install triton"
     if found := _older_than(_TRITON):
@@ -48,7 +67,7 @@ def _older_than(least: tuple[int, int]) -> str | None:
 
 
 @cache
-def _device_problem(index: int) -> str | None:
+def _why_not_capability(index: int) -> str | None:
     capability = torch.cuda.get_device_capability(index)
     if capability >= _LEAST:
         return None
@@ -63,18 +82,14 @@ def _why_not(task: Task, options: Options) -> str | None:
         return f"the pair {f.pair.name!r} has no functions for Triton: Pair(..., triton=...)"
     xs = factors(task)
     for x in xs:
-        if not x.is_cuda:
-            return f"it runs on GPUs, and the tensors are on {x.device}"
+        if reason := why_not_device(x.device):
+            return reason
         if x.dtype not in core.DTYPES_OF_KERNELS:
             return why_not_dtype(str(x.dtype))
-    if _problem() is not None:
-        return _problem()
     values = [] if task.value is None else [task.value]
     if (found := _older_than(_FLOAT64)) and any(x.dtype == torch.float64 for x in xs + values):
         return f"float64 needs Triton 3.5, and {found} is installed"
-    if reason := modes.why_not() or core.why_not_wrapper(xs):
-        return reason
-    return _device_problem(f.a.device.index)
+    return modes.why_not() or core.why_not_wrapper(xs)
 
 
 KERNELS = Implementation("triton", _why_not, core.run)
@@ -82,7 +97,8 @@ KERNELS = Implementation("triton", _why_not, core.run)
 
 def _device_of(x: Tensor) -> AbstractContextManager[None]:
     """Return a context with the device of x current, on which Triton launches."""
-    return cast(Any, torch.cuda.device_of)(x)  # type: ignore[no-any-return]
+    module: Any = torch.xpu if x.is_xpu else torch.cuda
+    return cast(AbstractContextManager[None], module.device_of(x))
 
 
 def _functions(name: str) -> Any:
@@ -129,6 +145,7 @@ def backward(x: Operands, s: Settings, results: Results, upstream: Results) -> t
     return operators.narrow(x, results, _wide_backward(x, s, results, upstream))
 
 
-operators.forward.run_on("cuda", forward)
-operators.backward.run_on("cuda", backward)
-operators.WIDE["cuda"] = _wide_backward
+for _type in ("cuda", "xpu"):
+    operators.forward.run_on(_type, forward)
+    operators.backward.run_on(_type, backward)
+    operators.WIDE[_type] = _wide_backward
