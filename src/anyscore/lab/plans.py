@@ -19,7 +19,7 @@ from anyscore import Plan, plan
 from anyscore.lab.own_process import command
 from anyscore.score import SCORES
 
-_WIDTH = 8
+_TOKENS, _WIDTH = 1024, 64
 _SECONDS = 120
 
 
@@ -57,7 +57,8 @@ def _makers(framework: str) -> dict[str, Callable[[tuple[int, ...]], Any]]:
     if framework == "torch":
         import torch
 
-        devices = ["cpu", *(["cuda"] if torch.cuda.is_available() else [])]
+        there = {"cpu": torch.cpu, "cuda": torch.cuda, "mps": torch.backends.mps, "xpu": torch.xpu}
+        devices = [name for name, module in there.items() if module.is_available()]
         return {f"torch {name}": partial(torch.zeros, device=name) for name in devices}
     if framework == "jax":
         import jax
@@ -77,14 +78,14 @@ def _makers(framework: str) -> dict[str, Callable[[tuple[int, ...]], Any]]:
 
 
 def _plan(name: str, zeros: Callable[[tuple[int, ...]], Any]) -> Plan:
-    """Plan a small call of the score of this name on arrays that `zeros` makes."""
+    """Plan a call of the score of this name on arrays that `zeros` makes."""
     score = SCORES[name]
     parameters = score.parameters(_WIDTH, _WIDTH, _WIDTH)
     fields = {
         field: init if isinstance(init, float) else zeros(init.shape)
         for field, init in parameters.items()
     }
-    x = zeros((1, 2, _WIDTH))
+    x = zeros((1, _TOKENS, _WIDTH))
     return plan(x, x, x, score=score(**fields))
 
 

@@ -324,3 +324,13 @@ def test_many_leading_dimensions(name: str, impl: str) -> None:
     given = (tf.constant(x) for x in (query, key, value))
     found = attention(*given, score=score.map(tf.constant), impl=impl)
     np.testing.assert_allclose(found, expected, rtol=1e-12, atol=1e-12)
+
+
+def test_a_large_call_warns_on_a_device_without_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
+    on_gpu = "it runs on the CPU, and the tensors are on GPU:0"
+    monkeypatch.setattr("anyscore.backends.tensorflow.backend._elsewhere", lambda x: on_gpu)
+    monkeypatch.setattr("anyscore.functional.attention.MUCH", 1)
+    x = tf.ones((1, 3, 4))
+    with pytest.warns(UserWarning, match=f"cpu: {on_gpu}; the reference needs 108 bytes or more"):
+        attention(x, x, x)
+    attention(x, x, x, impl="reference")

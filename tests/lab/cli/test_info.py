@@ -7,6 +7,8 @@ import subprocess
 import sys
 
 import pytest
+import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 
 import anyscore
 from anyscore import Plan
@@ -74,3 +76,17 @@ def test_without_the_packages_of_the_laboratory(missing: str) -> None:
     other = run("compare")
     assert other.returncode == 1
     assert "pip install 'anyscore[lab]'" in other.stderr
+
+
+def test_info_knows_every_device_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """On a device without kernels info has the reference, and the memory that it needs."""
+    for module in (torch.cuda, torch.backends.mps, torch.xpu):
+        monkeypatch.setattr(module, "is_available", lambda: True)
+    makers = plans._makers("torch")
+    assert list(makers) == ["torch cpu", "torch cuda", "torch mps", "torch xpu"]
+    with FakeTensorMode():
+        for place, why in (("mps", "no kernels for mps"), ("xpu", "ANYSCORE_UNTRIED_DEVICES=1")):
+            found = plans._plan("additive", makers[f"torch {place}"])
+            assert found.route == "reference"
+            assert why in found.reason
+            assert found.reason.endswith("; the reference needs 512 MiB or more")
