@@ -184,8 +184,6 @@ def feature_sums(
         p_some = band.some + i_local * n_queries * n_band + i_tile
     i_w = problem_of(weights, i_p, sizes.heads)
     ds = strip_of(band.ds, i_local, i_tile * TILE, band.keys, sizes, TILE, COUNT, OF_QUERY)
-    p_own = d_own + (i_p * n_rows + o_r) * WIDTH
-    p_weight = d_weight + (i_p * n_tiles + i_tile) * WIDTH
     for i_f in range(i_chunk * FEATURES, tl.minimum(i_chunk * FEATURES + FEATURES, WIDTH), 4):
         states = Two(
             SCORER.start(own, other, weights, i_own, i_other, i_w, i_f, scale, SCORER),
@@ -199,6 +197,9 @@ def feature_sums(
                 sums = SCORER.slopes(
                     states, sums, other, i_other, i, ds, SCORER, OF_QUERY, WITH_WEIGHT
                 )
+        # Pointers that lived through the loop would exceed the registers.
+        p_own = d_own + (i_p * n_rows + o_r) * WIDTH
+        p_weight = d_weight + (i_p * n_tiles + i_tile) * WIDTH
         m_own = o_r < n_rows
         _add_sums(p_own, m_own, p_weight, i_f, states.one, sums.one, WIDTH, WITH_WEIGHT)
         _add_sums(p_own, m_own, p_weight, i_f + 2, states.other, sums.other, WIDTH, WITH_WEIGHT)

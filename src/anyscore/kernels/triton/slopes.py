@@ -95,13 +95,15 @@ class Sums(NamedTuple):
 
 
 class Strip(NamedTuple):
-    """Pointers to a band's stored dS or weights of the own tile.
+    """A band's stored dS or weights of the own tile.
 
-    p (R, N): pointers for the first N other rows; the next row is `step` numbers further. m_own
-    (R, 1): whether each own row exists. n_others: the number of other rows.
+    p: a pointer to the first own row and the first other row. offsets (R, N): of the first N other
+    rows, in 32 bits, which `BAND_BYTES` allows; the next row is `step` numbers further. m_own (R,
+    1): whether each own row exists. n_others: the number of other rows.
     """
 
     p: Any
+    offsets: Any
     step: Any
     m_own: Any
     n_others: Any
@@ -126,22 +128,25 @@ def strip_of(
     With OF_QUERY own rows are queries and other rows are keys, counted from the band's first; else
     the reverse.
     """
-    o_r, o_c = i_own + tl.arange(0, ROWS), tl.arange(0, N)
+    o_r, o_c = tl.arange(0, ROWS), tl.arange(0, N)
     p_band = stored + i_p * sizes.queries * band
-    own_step, step = i_p * 0 + 1, i_p * 0 + band  # 64 bits
-    n_own, n_others = band, sizes.queries
     if OF_QUERY:
-        own_step, step = step, own_step
-        n_own, n_others = n_others, n_own
-    p = p_band + o_r[:, None] * own_step + o_c[None, :] * step
-    return Strip(p, step, (o_r < n_own)[:, None], n_others)
+        p_band += (i_p * 0 + i_own) * band  # 64 bits
+        offsets, step = o_r[:, None] * band + o_c[None, :], i_p * 0 + 1
+        n_own, n_others = sizes.queries, band
+    else:
+        p_band += i_own
+        offsets, step = o_r[:, None] + o_c[None, :] * band, i_p * 0 + band
+        n_own, n_others = band, sizes.queries
+    return Strip(p_band, offsets, step, (o_r < n_own - i_own)[:, None], n_others)
 
 
 @triton.jit
 def part_of(strip, i_first, N: tl.constexpr):
     """Return the stored numbers (R, N) of N other rows from i_first on, 0 beyond the last."""
     m_others = (tl.arange(0, N) + i_first < strip.n_others)[None, :]
-    return tl.load(strip.p + i_first * strip.step, mask=strip.m_own & m_others, other=0.0)
+    p = strip.p + i_first * strip.step + strip.offsets
+    return tl.load(p, mask=strip.m_own & m_others, other=0.0)
 
 
 @triton.jit
