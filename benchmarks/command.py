@@ -16,7 +16,9 @@ from anyscore.lab.cli.bench import (
     Dtype,
     Json,
     Threads,
+    GPU_MINUTES,
     carry_out,
+    check_above_0,
     check_gpu,
     check_threads,
     several,
@@ -31,9 +33,9 @@ _SHAPES = (
     "1,4096,4096,64,64",
 )
 _GPU_SHAPES = ("32,4096,4096,64,64",)
-_OF_ALL_SCORES = {"dot", "pairs", "beyond", "graphs", "packed", "location"}
+_OF_ALL_SCORES = {"dot", "pairs", "beyond", "graphs", "packed", "location", "kernels"}
 """Parts with scores of their own, whatever `--score` says."""
-_GPU_MINUTES, _GPU_QUICK_MINUTES = 8.0, 3.0
+_GPU_QUICK_MINUTES = 3.0
 _FRAMEWORK_SHAPES = {True: ("2,128,128,64,64",), False: ("4,512,512,128,128",)}  # by --quick
 _FRAMEWORKS = ("torch", "jax", "tensorflow", "mxnet")
 _NAME = re.compile(r"[a-z0-9][a-z0-9-]*")
@@ -49,8 +51,10 @@ HELP = (
     "and dot, the best of what PyTorch has for a dot product of the same sizes (for scaled_dot "
     "itself also what torch.compile, JAX and ONNX Runtime have). Ctrl-C stops early and writes "
     "the results until then.\n\n"
-    "[bold]A GPU[/], or [bold]a framework[/] against what its user would write today:\n\n"
+    "[bold]A GPU[/]: forward pass, training, a decoder's step, the edges of a graph and single "
+    "kernels, in less than eight minutes. Each part has its share of the time.\n\n"
     "    python -m benchmarks --device cuda\n\n"
+    "[bold]A framework[/]: its calls against those that its user would write today.\n\n"
     "    python -m benchmarks --framework jax"
 )
 
@@ -79,7 +83,8 @@ def bench(
         str | None,
         typer.Option(
             help="Comma-separated names: speed, memory, growth, range, dot, pairs, beyond, graphs, "
-            "packed, location, cache, isa; on a GPU: forward, training, step, narrow, small.",
+            "packed, location, cache, isa; on a GPU: forward, training, step, graphs, kernels, "
+            "small, narrow.",
             show_default="all; with --quick: speed,growth or forward,training",
         ),
     ] = None,
@@ -95,7 +100,8 @@ def bench(
     minutes: Annotated[
         float | None,
         typer.Option(
-            help="Minutes for everything; the report names the parts left out.",
+            help="Minutes for everything. The report names the parts that were left out or cut "
+            "short; on a GPU each has its share of the time.",
             show_default="no end; with --device cuda: 8, with --quick: 3",
         ),
     ] = None,
@@ -118,16 +124,15 @@ def bench(
         str | None,
         typer.Option(
             metavar="NAME",
-            help="A run of record: write its medians to measurements/NAME-DATE.json too, from "
-            "which `python docs/measurements.py` makes the tables of the pages.",
+            help="A run of record: write its medians to measurements/NAME-DATE.json too, also "
+            "after Ctrl-C. `python docs/measurements.py` makes the tables of pages from it.",
         ),
     ] = None,
 ) -> None:
     """Check everything that the command line says about a benchmark, and pass it on."""
     check_threads(threads)
-    for option, value in (("--minutes", minutes), ("--limit", limit)):
-        if value is not None and not value > 0:
-            raise InputError(f"{option}: expected more than 0, got {value:g}")
+    check_above_0("--minutes", minutes)
+    check_above_0("--limit", limit)
     if record is not None and (quick or not _NAME.fullmatch(record)):
         reason = "without --quick" if quick else f"of small letters and digits, got {record!r}"
         raise InputError(f"--record: expected a name {reason}")
@@ -148,7 +153,8 @@ def bench(
     from anyscore.lab.bench.timing import Pace
     from anyscore.lab.bench.work import DTYPES, fitting_shapes
     from benchmarks.display import TableWatcher, show_summary
-    from benchmarks.record import rows_of, write
+    from benchmarks.gpu_limits import Chip
+    from benchmarks.record import note_of, rows_of, write
     from benchmarks.run import bench as run
     from benchmarks.run import ours_failed
     from benchmarks.stages import Settings, known_rivals, parts_of
@@ -175,7 +181,7 @@ def bench(
         pace=Pace(rounds=15, seconds=3.0, turn=0.05, slow=10.0) if gpu else Pace(),
         device=device,
         framework=framework,
-        minutes=minutes or ((_GPU_QUICK_MINUTES if quick else _GPU_MINUTES) if gpu else None),
+        minutes=minutes or ((_GPU_QUICK_MINUTES if quick else GPU_MINUTES) if gpu else None),
         limit=limit,
     )
     of_all_scores = set(settings.parts) <= _OF_ALL_SCORES
@@ -188,9 +194,12 @@ def bench(
 
     def run_of_record(*given: Any, **options: Any) -> dict[str, Any]:
         found = run(*given, **options)
-        if record is not None and found["results"] and not found["interrupted"]:
-            machine = found["machine"] | {"instructions": None if gpu else isa()}
-            write(record, rows_of(found), machine, found["command"])
+        if record is not None and found["results"]:
+            about = {"instructions": isa()}
+            if gpu:
+                about = {"processor": Chip(**found["chip"]).described, "threads": None}
+            machine = found["machine"] | about
+            write(record, rows_of(found), machine, found["command"], note=note_of(found))
         return found
 
     carry_out(

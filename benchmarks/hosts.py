@@ -2,47 +2,28 @@
 
 from __future__ import annotations
 
-import math
 import time
 from collections.abc import Callable, Sequence
 
 from anyscore.lab.bench.comparison import Contestant
-from anyscore.lab.bench.timing import Pace, interleave
+from anyscore.lab.bench.timing import Deadline, Pace, interleave
 from benchmarks.rivals import GRAPH
 from benchmarks.worker import Lost, Worker
 
 LIMIT = 150.0  # seconds that preparing one in a process of its own may take, compilation included
-_RESERVE = 8.0  # seconds that are left for ending processes and for the report
-
-
-class Deadline:
-    """An end for everything.
-
-    seconds: until then; None: there is none. clock: seconds, that only grow.
-    """
-
-    def __init__(self, seconds: float | None, clock: Callable[[], float] = time.monotonic) -> None:
-        self.clock = clock
-        self.end = math.inf if seconds is None else clock() + seconds
-
-    def left(self) -> float:
-        """Seconds left, with those of the report taken off."""
-        return self.end - _RESERVE - self.clock()
-
-    def allows(self, seconds: float) -> bool:
-        return self.left() >= seconds
+_FIRST = 0.3  # of them: a rival whose first variants took longer gets no further ones
 
 
 class Hosts:
-    """The processes of contestants, one for each rival."""
+    """The processes of contestants: one for each rival and score, and for all dtypes of a rival."""
 
     def __init__(self, start: Callable[[], Worker]) -> None:
         self.start = start
-        self.known: dict[str, Worker] = {}
+        self.known: dict[tuple[str, str], Worker] = {}
 
     def host(self, contestant: Contestant) -> Worker:
         """Give the process that has a contestant; it is started if need be."""
-        name = contestant.rival.name.removesuffix(GRAPH)
+        name = contestant.rival.name.removesuffix(GRAPH), contestant.work.score
         if name not in self.known:
             self.known[name] = self.start()
         return self.known[name]
@@ -83,7 +64,7 @@ def prepare(
                     else:
                         busy(f"{queue[0].label}: check")
                         began[host] = deadline.clock()
-                        host.send("prepare", queue[0].rival, queue[0].work)
+                        host.send("prepare", queue[0].rival, queue[0].work, _FIRST * limit)
                 if queue and deadline.clock() - began[host] > limit:
                     host.end(f"given up after {limit:.0f} s of preparation")
                 elif queue and not deadline.allows(0):

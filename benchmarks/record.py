@@ -21,6 +21,8 @@ import torch
 
 from anyscore.kernels.cpu import isa
 from anyscore.lab.info import describe_machine
+from anyscore.lab.run_folder import write_whole
+from benchmarks.gpu_limits import Chip, rate, share_of_limit
 
 FOLDER = Path(__file__).parents[1] / "measurements"
 WORKLOADS_FILE = FOLDER / "workloads.json"
@@ -29,6 +31,17 @@ PACKAGES = (
     "onnxruntime", "torch-geometric",
 )  # fmt: skip
 Row = dict[str, Any]
+_OF_PART = {
+    "ranges": "forward by the size of the numbers",
+    "training ranges": "training by the size of the numbers",
+    "separable": "separable, numbers within ± 2",
+}
+"""Workloads that are named by their part."""
+_WAYS = {
+    "free": "of the tiles with one reciprocal for four features",
+    "clamped": "clamped, one reciprocal for two features",
+    "one by one": "by tanh itself",
+}
 
 
 def row(workload: str, variant: str, dtype: str, quantity: str, ratio: dict[str, float]) -> Row:
@@ -40,7 +53,42 @@ def row(workload: str, variant: str, dtype: str, quantity: str, ratio: dict[str,
 
 def rows_of(record: dict[str, Any]) -> list[Row]:
     """Return the rows of a record of `python -m benchmarks`, see `run.bench`."""
+    if record.get("chip"):
+        chip = Chip(**record["chip"])
+        return [row for result in record["results"] for row in _rows_on_gpu(result, chip)]
     return [row for result in record["results"] for row in _rows(result)]
+
+
+def _rows_on_gpu(result: dict[str, Any], chip: Chip) -> Iterator[Row]:
+    """Yield rows of a GPU: quantities are those of a table, without the part."""
+    of = _OF_PART.get(result["part"]) or workload(result)
+    base = result["entrants"][0]["name"] if result["entrants"] else ""
+    for entry in result["entrants"]:
+        if entry["problem"]:
+            continue
+        dtype, ms = entry["dtype"], entry["spread"]
+        variant = entry["name"].removesuffix(f", {dtype}")
+        if "ranges" in result["part"]:
+            variant = variant.removeprefix("anyscore, ") + _ways(entry.get("tiles", {}))
+        rates = rate(entry) if entry["computes"] == result["score"] else None
+        share = share_of_limit(entry, result, chip)
+        for quantity, x in {
+            "ms": ms or {"median": entry["ms"]},
+            f"÷ {'anyscore' if base == 'anyscore' else 'the first'}": entry["ratio"] or {"median": None},
+            "MiB beside inputs": {"median": entry["mib"]},
+            "10¹² elements/s": {"median": rates and rates / 1e12},
+            "% of what instructions allow": {"median": share and 100 * share},
+        }.items():
+            if x["median"]:
+                yield row(of, variant, dtype, quantity, x)
+        for kernel, time in entry.get("kernels", {}).items():
+            yield row(kernel, variant, dtype, "kernels: ms", {"median": time})
+
+
+def _ways(tiles: dict[str, float]) -> str:
+    """Return the shares of the ways that tiles took."""
+    shares = [f"{100 * share:.0f} % {_WAYS[way]}" for way, share in tiles.items() if share]
+    return f": {', '.join(shares)}" if shares else ""
 
 
 def _rows(result: dict[str, Any]) -> Iterator[Row]:
@@ -65,9 +113,12 @@ def workload(result: dict[str, Any]) -> str:
     """Name the work of a result: by `workloads.json`, else by its sizes."""
     sizes = {tuple(x["sizes"]): name for name, x in workloads().items()}
     named = sizes.get(tuple(result["shape"]), ", ".join(map(str, result["shape"])))
+    if "edges" in result:
+        named = f"graph of {result['edges']:,} edges"
     prepared = ", keys prepared" * bool(result["prepared"])
     gradients = ", with gradients" * ("backward" in result["passes"])
-    score = "" if result["score"] in ("additive", "scaled_dot") else f"{result['score']}, "
+    usual = "edges" in result or result["score"] in ("additive", "scaled_dot")
+    score = "" if usual else f"{result['score']}, "
     title = f", {result['title']}" if result["title"] else ""
     return f"{score}{named}{prepared}{gradients}{title}"
 
@@ -84,10 +135,12 @@ def write(
     machine: dict[str, Any],
     command: str | None = None,
     folder: Path | None = None,
+    note: str | None = None,
 ) -> Path:
     """Write NAME-DATE.json to measurements/ or another folder, and return its path.
 
-    machine: processor, instructions, threads, and "cuda" as device for a GPU.
+    machine: processor, instructions, threads, and "cuda" as device for a GPU. note: sentences below
+    the table.
     """
     versions = {package: _version(package) for package in PACKAGES}
     today = date.today().isoformat()
@@ -102,11 +155,19 @@ def write(
         "machine": known | {key: x for key, x in machine.items() if key in (*known, "device")},
         "versions": {package: x for package, x in versions.items() if x},
         "command": command,
-        "note": None,
+        "note": note,
     }
     path = (folder or FOLDER) / f"{name}-{today}.json"
-    path.write_text(text(about, rows), encoding="utf-8")
+    write_whole(path, text(about, rows).encode())
     return path
+
+
+def note_of(record: dict[str, Any]) -> str | None:
+    """Return sentences about parts of a record that are missing."""
+    said = ["Interrupted."] if record["interrupted"] else []
+    for words, key in (("Cut short", "cut_short"), ("Left out", "left_out")):
+        said += [f"{words}: {', '.join(record[key])}."] if record[key] else []
+    return " ".join(said) or None
 
 
 def script_options(description: str | None) -> argparse.Namespace:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
+from anyscore.lab.bench import graphs as plain_graphs
 from anyscore.lab.bench import rivals, variants, work
 from anyscore.lab.bench.comparison import Contestant
 from anyscore.lab.bench.formulas import DOT, FORMULAS
@@ -63,6 +64,7 @@ _WITHOUT_OUTER = "additive", "gatv2", "laplace", "gaussian"
 _DISTANCES = "laplace", "gaussian", "euclidean", "student_t"
 _ADDITIVE = ("additive",)
 _ALL = tuple(TASKS)
+_WITH_GRAPHS = (*_ALL, "graph")
 _KEOPS = Rival(
     "keops",
     variants_keops.lazy,
@@ -79,48 +81,58 @@ _PYG = Rival(
     copies=(4, 7),
     package="torch_geometric",
 )
+_PYG_COMPILE = replace(_PYG, name="pyg-compile", variants=graphs.compiled, quick=False)
 _ESPNET = Rival("espnet", speech.eager, scores=_ADDITIVE, tasks=("location",))
+_BMM = Rival("bmm", variants_dot.products_of_cache, computes=DOT, tasks=("cache",))
 _FLEX = Rival("flex", variants_flex.tanh, scores=("additive", "gatv2"), quick=False)
 
 OURS = Rival("anyscore", variants_torch.anyscore_, tasks=_ALL)
-_OURS_OF: dict[str, Callable[[Any], list[Variant]]] = {
-    "graph": graphs.anyscore_,
-    "packed": packed.anyscore_,
-    "location": speech.anyscore_,
+_OF_TASK: dict[str, dict[str, Callable[[Any], list[Variant]]]] = {
+    "graph": {
+        OURS.name: plain_graphs.anyscore_,
+        "eager": plain_graphs.eager,
+        "compile": plain_graphs.compiled,
+    },
+    "packed": {OURS.name: packed.anyscore_},
+    "location": {OURS.name: speech.anyscore_},
 }
-"""anyscore's variants of work of a kind of its own, by task."""
+"""Variants of work of a kind of its own, by task and rival."""
 
 RIVALS = _by_name(
-    Rival("eager", variants.eager, scores=_FORMULA, tasks=_ALL, copies=(2, 3)),
+    Rival("eager", variants.eager, scores=_FORMULA, tasks=_WITH_GRAPHS, copies=(2, 3)),
     Rival("blocks", variants_torch.blocks, scores=_FORMULA, tasks=_ALL),
-    Rival("compile", variants.compiled, scores=_FORMULA, tasks=_ALL, copies=(0, 3)),
+    Rival("compile", variants.compiled, scores=_FORMULA, tasks=_WITH_GRAPHS, copies=(0, 3)),
     replace(_FLEX, widest=64),
     Rival("cdist", variants_torch.cdist, scores=_DISTANCES, tasks=_ALL),
     _KEOPS,
     _PYG,
-    replace(_PYG, name="pyg-compile", variants=graphs.compiled, quick=False),
+    _PYG_COMPILE,
     Rival("own pair", variants_torch.own_pair, scores=("gatv2",), quick=False),
     Rival("jax", variants_jax.formula, scores=_WITHOUT_OUTER, copies=(1, 3), package="jax"),
     Rival("keras", variants_jax.keras_layer, scores=_ADDITIVE, copies=(2, 3), package="keras"),
     Rival("padded", packed.padded, tasks=("packed",)),
     Rival("dot", variants_dot.in_torch, computes=DOT, tasks=("attention", "cache", "packed")),
-    Rival("bmm", variants_dot.products_of_cache, computes=DOT, tasks=("cache",)),
+    _BMM,
     _ESPNET,
     replace(_ESPNET, name="espnet-compile", variants=speech.compiled, quick=False),
     Rival("dot-compile", variants_dot.compiled, scores=(DOT,), quick=False),
     Rival("dot-jax", variants_dot.in_jax, scores=(DOT,), package="jax"),
     Rival("dot-onnxruntime", variants_dot.in_onnxruntime, scores=(DOT,), package="onnxruntime"),
 )
+_ON_GPU = "attention", "graph"
 ON_GPU = _by_name(
     OURS,
     Rival("separable", variants_torch.separable, scores=_ADDITIVE),
-    Rival("eager", variants.eager, scores=_FORMULA),
-    Rival("compile", variants_torch.compiled_in_chunks, scores=_FORMULA),
+    Rival("eager", variants.eager, scores=_FORMULA, tasks=_ON_GPU),
+    Rival("compile", variants_torch.compiled_in_chunks, scores=_FORMULA, tasks=_ON_GPU),
     _FLEX,
     replace(_FLEX, name="flex, sigmoid", variants=variants_flex.sigmoid, scores=_ADDITIVE),
     replace(_FLEX, name="flex, approximate", variants=variants_flex.approximate, scores=_ADDITIVE),
     _KEOPS,
-    Rival("dot", variants_dot.in_torch, computes=DOT),
+    _PYG,
+    _PYG_COMPILE,
+    Rival("dot", variants_dot.in_torch, computes=DOT, tasks=("attention", "cache")),
+    _BMM,
 )
 
 
@@ -161,14 +173,15 @@ GRAPH = ", CUDA graph"
 
 def find(name: str, work: Work) -> Rival:
     """Look a rival up: by its name, with `GRAPH` behind it or " (isa)" of an instruction set."""
-    ours = replace(OURS, variants=_OURS_OF.get(work.task, OURS.variants))
-    known = {OURS.name: ours} | RIVALS
+    known = {OURS.name: OURS} | RIVALS
     if work.framework is not None:
         known = IN_FRAMEWORKS[work.framework]
     elif work.device == "cuda":
         known = ON_GPU
     plain, _, isa = name.removesuffix(")").partition(" (")
     rival = known[plain.removesuffix(GRAPH)]
+    of_task = _OF_TASK.get(work.task, {})
+    rival = replace(rival, variants=of_task.get(rival.name, rival.variants))
     if isa:
         confined = partial(variants_torch.confined, isa=isa)
         return replace(rival, name=name, variants=partial(_changed, rival, confined))

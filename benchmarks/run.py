@@ -14,22 +14,23 @@ import torch
 from anyscore.lab.bench import comparison, run
 from anyscore.lab.bench.comparison import Comparison, Contestant, result
 from anyscore.lab.bench.run import TABLE_FILE, begin
-from anyscore.lab.bench.runner import Runner
+from anyscore.lab.bench.timing import Deadline, spread
 from anyscore.lab.bench.weigh import weigh
 from anyscore.lab.run_folder import write_whole
 from benchmarks.bars import bars
 from benchmarks.gpu_limits import Chip, targets
-from benchmarks.hosts import Deadline, Hosts, measure, prepare
+from benchmarks.hosts import Hosts, measure, prepare
 from benchmarks.plot import draw
 from benchmarks.rivals import OURS
 from benchmarks.stages import Settings, known_rivals, parts_of
 from benchmarks.tables import markdown
-from benchmarks.worker import Lost, Worker
+from benchmarks.worker import GpuRunner, Lost, Worker
 
 PLOT_FILE = "bench.png"
 
-_LEAST = 45.0  # seconds for which a part is not begun on a GPU
-_TIMING = 40.0  # seconds of a group on a GPU that are not for preparing
+_RESERVE = 8.0  # seconds for ending processes and for the report
+_LEAST = 20.0  # seconds for which a part is not begun: a process needs them to start
+_PREPARING = 0.65  # of a part's time on a GPU; the rest is for timing
 
 
 class Watcher(run.Watcher):
@@ -58,26 +59,31 @@ class Bench:
     ) -> None:
         minutes = settings.minutes
         self.settings, self.record, self.folder, self.watcher = settings, record, folder, watcher
-        self.hosts, self.runner = hosts, Runner("cpu")
-        self.deadline = Deadline(None if minutes is None else 60 * minutes)
+        self.hosts, self.runner = hosts, GpuRunner("cpu")
+        self.deadline = Deadline(None if minutes is None else 60 * minutes, _RESERVE)
+        self.until = self.deadline  # the end of the present part
         self.chip = Chip(**record["chip"]) if record.get("chip") else None
 
     def run(self) -> None:
-        """Measure all parts, until the time is over."""
+        """Measure all parts, until the time is over. A part ends with its share of the time."""
         parts = parts_of(self.settings.device, self.settings.framework)
-        for name in self.settings.parts:
-            if not self.deadline.allows(_LEAST):
+        ends = share_ends([parts[name].share for name in self.settings.parts])
+        for name, end in zip(self.settings.parts, ends, strict=True):
+            self.until = self.deadline.after(end)
+            if not self.until.allows(_LEAST):
                 self.record["left_out"].append(name)
                 continue
             self.watcher.part_begins(name, parts[name].shows)
             for group in parts[name].plan(self.settings, self.record["results"]):
                 if isinstance(group, str):
                     self.watcher.note(group)
-                elif self.deadline.allows(0):
+                elif self.until.allows(0):
                     self.measure(group)
+            if not self.until.allows(0):
+                self.record["cut_short"].append(name)
+                self.watcher.note(f"{name}: cut short, as its share of the time was over")
         if self.record["left_out"]:
-            left = ", ".join(self.record["left_out"])
-            self.watcher.note(f"left out, as the time was over: {left}")
+            self.watcher.left_out(self.record["left_out"])
 
     def measure(self, group: Sequence[Comparison]) -> None:
         """Prepare a group of comparisons together, then measure one after the other."""
@@ -98,11 +104,11 @@ class Bench:
     def prepare(self, some: list[Contestant]) -> None:
         """Prepare contestants, here or in their processes."""
         if self.hosts is None:
-            self.runner = Runner("cpu")  # which holds no others
+            self.runner = GpuRunner("cpu")  # which holds no others
             comparison.prepare(some, self.runner, self.watcher.busy)
         else:
-            limit = min(self.settings.limit, max(_LEAST / 2, self.deadline.left() - _TIMING))
-            prepare(some, self.hosts, self.deadline, limit, self.watcher.busy)
+            limit = min(self.settings.limit, _PREPARING * self.until.left())
+            prepare(some, self.hosts, self.until, limit, self.watcher.busy)
 
     def compare(self, compared: Comparison) -> None:
         """Time and weigh."""
@@ -110,8 +116,12 @@ class Bench:
         if compared.timed and self.hosts is None:
             comparison.measure(some, self.runner, pace, busy)
         elif compared.timed and self.hosts is not None:
-            measure(some, self.hosts, pace, self.deadline, busy)
+            measure(some, self.hosts, pace, self.until, busy)
             self.look(some[0], self.hosts)
+        if compared.part == "kernels":
+            for contestant in filter(lambda one: one.runs, some):
+                busy(f"{contestant.label}: kernels")
+                self.time_kernels(contestant)
         for contestant in some if compared.weighed else ():
             if contestant.problem is None:
                 busy(f"{contestant.label}: memory")
@@ -119,6 +129,20 @@ class Bench:
                 contestant.mib, contestant.problem = weigh(
                     contestant.rival, how, contestant.work, self.settings.threads
                 )
+
+    def time_kernels(self, contestant: Contestant) -> None:
+        """Add the times of a contestant's kernels to its facts, or the reason for none."""
+        try:
+            if self.hosts is None:
+                found = self.runner.kernels(contestant.rival, contestant.work)
+            else:
+                host = self.hosts.host(contestant)
+                host.send("kernels", contestant.rival, contestant.work)
+                found = host.receive(self.until.left())
+        except (Lost, LookupError) as failure:
+            found = {"problem": str(failure)}
+        reason = found.get("problem")
+        contestant.answer["about"] |= {"no_kernels": reason} if reason else {"kernels": found}
 
     def write(self, one: Comparison) -> dict[str, Any]:
         """Add a comparison to the record, and write all of it."""
@@ -168,10 +192,23 @@ class Bench:
                 self.chip = now if now.mhz else self.chip.under_load(mhz)
 
 
+def share_ends(shares: Sequence[float | None]) -> list[float]:
+    """Return the end of each part as a share of the whole time; None has no end before the last.
+
+    >>> share_ends([3, 1]), share_ends([None, None])
+    ([0.75, 1.0], [1.0, 1.0])
+    """
+    if None in shares:
+        return [1.0] * len(shares)
+    seconds = [share or 0.0 for share in shares]
+    return [sum(seconds[: i + 1]) / sum(seconds) for i in range(len(seconds))]
+
+
 def _on_gpu(contestant: Contestant) -> dict[str, Any]:
     """Return the facts of a contestant that only a GPU has."""
     return {
         "first_s": contestant.answer.get("first_s"),
+        "spread": spread([1000 * t for t in contestant.times.values()]) if contestant.times else None,
         "triples": contestant.work.shape.triples,
         "computes": contestant.rival.computes or contestant.work.score,
         "dtype": contestant.work.dtype,
@@ -199,6 +236,7 @@ def bench(
         "not_installed": [r.name for r in rivals if not r.installed],
         "chip": asdict(Chip.first()) if gpu else None,
         "left_out": [],
+        "cut_short": [],
     }
     watcher.begins(record)
     hosts = Hosts(lambda: Worker("cuda", settings.threads)) if gpu else None

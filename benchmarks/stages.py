@@ -68,10 +68,13 @@ class Part(NamedTuple):
     plan: (settings, results until now) → an iterator of groups of comparisons, each prepared
         together, or a text with the reason for no measurement. A group is measured before the next
         one is asked for.
+    share: seconds of the eight minutes on a GPU; other limits are shared in the same proportions.
+        None: all the time that is left.
     """
 
     shows: str
     plan: Callable[[Settings, list[Result]], Plan]
+    share: float | None = None
 
 
 def known_rivals(device: str, framework: str | None) -> dict[str, Rival]:

@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 from anyscore.lab.bench.comparison import Comparison, Contestant
+from anyscore.lab.bench.formulas import DOT
 from anyscore.lab.bench.work import FORWARD, TRAINING
 from benchmarks.rivals import GRAPH, OURS, contestant
-from benchmarks.stages import Part, Plan, Result, Settings, contestants
+from benchmarks.stages import PASSES, Part, Plan, Result, Settings, contestants
+from benchmarks.stages_models import graphs
 from benchmarks.variants_torch import gpu_memory
 from benchmarks.work import RANGES, Work
 
+_MANY_KEYS = 65_536  # of a decoder's step, beside those of the shape
+PAIRS = {
+    "tanh": "additive",
+    "leaky_relu": "gatv2",
+    "|a − b|": "laplace",
+    "(a − b)²": "gaussian",
+    "product": DOT,
+}
+"""A pair's name in tables of kernels → a score with this pair."""
 _COPIES = 10  # of all triples in float32, that the formula may need in several processes
 
 
@@ -50,12 +61,12 @@ def _forward(settings: Settings, results: list[Result]) -> Plan:
         exact = contestant(OURS.name, near, "anyscore, exact")
         group = [
             Comparison("forward", work, _on_gpu(work, settings)),
-            Comparison("ranges", work, _ranges(work), "small and large numbers"),
+            Comparison("ranges", work, _ranges(work), "by the size of the numbers"),
             Comparison("forward 2T", long[0].work, long, "memory at 2T", timed=False),
         ]
         if work.score == "additive":
             both = [exact, contestant("separable", near)]
-            said = "within ± 2: exact, and as a product of rank 8"
+            said = "numbers within ± 2"
             group.insert(2, Comparison("separable", near, both, said))
         yield group
 
@@ -66,27 +77,38 @@ def _training(settings: Settings, results: list[Result]) -> Plan:
         long = _longer(work)
         yield [
             Comparison("training", work, _on_gpu(work, settings)),
-            Comparison("training ranges", work, _ranges(work), "small and large numbers"),
+            Comparison("training ranges", work, _ranges(work), "by the size of the numbers"),
             Comparison("training 2T", long[0].work, long, "memory at 2T", timed=False),
         ]
 
 
 def _step(settings: Settings, results: list[Result]) -> Plan:
-    """A decoder's step, as Python launches it and as a CUDA graph."""
+    """A decoder's step, as Python launches it, as a CUDA graph, and over a cache that grows."""
+    group = []
     for shape in settings.shapes:
-        work = settings.work(shape._replace(queries=1))
-        yield [
-            Comparison(
-                f"step{graph}",
-                work,
-                [
+        for keys in dict.fromkeys((shape.keys, _MANY_KEYS * (not settings.quick) or shape.keys)):
+            work = settings.work(shape._replace(queries=1, keys=keys))
+            for graph in ("", GRAPH):
+                some = [
                     contestant(name + graph, work, name)
                     for name in (OURS.name, "eager", "compile", "dot")
-                ],
-                f"a decoder's step{graph}",
-            )
-            for graph in ("", GRAPH)
-        ]
+                ]
+                group.append(Comparison(f"step{graph}", work, some, f"a decoder's step{graph}"))
+            cached = work.to(task="cache")
+            some = [contestant(name, cached) for name in (OURS.name, "dot", "bmm")]
+            group.append(Comparison("cache", cached, some, "a step of a cache"))
+    yield group
+
+
+def _kernels(settings: Settings, results: list[Result]) -> Plan:
+    """Every pair, with the time of each of its kernels."""
+    shape = settings.shapes[0]
+    group = []
+    for passes in PASSES:
+        work = settings.work(shape, passes, score="additive")
+        some = [contestant(OURS.name, work.to(score=x), label) for label, x in PAIRS.items()]
+        group.append(Comparison("kernels", work, some, "pairs"))
+    yield group
 
 
 def _narrow(settings: Settings, results: list[Result]) -> Plan:
@@ -117,9 +139,12 @@ def _small(settings: Settings, results: list[Result]) -> Plan:
 
 
 GPU_PARTS = {
-    "forward": Part("elements a second, and memory", _forward),
-    "training": Part("the same with gradients", _training),
-    "step": Part("one query, with prepared keys", _step),
-    "narrow": Part("where FlexAttention may manage the gradients", _narrow),
-    "small": Part("where the formula, broadcast, fits memory", _small),
+    "forward": Part("elements a second, and memory", _forward, 125),
+    "training": Part("the same with gradients", _training, 120),
+    "step": Part("one query, with prepared keys and with a cache", _step, 60),
+    "graphs": Part("a layer over the edges of a graph", graphs, 55),
+    "kernels": Part("every pair, kernel by kernel", _kernels, 50),
+    "small": Part("where the formula, broadcast, fits memory", _small, 35),
+    "narrow": Part("where FlexAttention may manage the gradients", _narrow, 25),
 }
+"""The parts by name, the most wanted first; their shares are less than eight minutes."""

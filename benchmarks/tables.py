@@ -22,13 +22,15 @@ _TITLES = {
     "beyond": "Beyond attention: time ÷ time of anyscore",
     "graphs": "GATv2 over the edges of a graph: time ÷ time of anyscore",
     "packed": "Packed sequences: time ÷ time of anyscore's",
-    "cache": "A step of a cache of 2,000 tokens: time ÷ time of anyscore's",
+    "cache": "A step of a cache: time ÷ time of anyscore's",
     "location": "A step of location-sensitive attention: time ÷ time of anyscore's",
     "isa": "Instruction sets: time ÷ time of the best",
     "framework": "Time ÷ time of anyscore, medians",
     "forward": "Forward: time ÷ time of anyscore, medians",
     "training": "Forward and backward: time ÷ time of anyscore, medians",
     "step": "A decoder's step: time ÷ time of anyscore, medians",
+    "step, CUDA graph": "A decoder's step as a CUDA graph: time ÷ time of anyscore, medians",
+    "kernels": "Kernels: ms",
     "small": "Where the formula fits memory: time ÷ time of anyscore, medians",
 }
 
@@ -96,8 +98,12 @@ def _title(result: Result) -> str:
 
 def _about(entry: Result) -> str:
     """Say how one on a GPU was set up, and the ways that its tiles took."""
-    shares = ", ".join(f"{way} {share:.0%}" for way, share in entry.get("tiles", {}).items())
-    return f"{entry['how']}{'; tiles: ' if shares else ''}{shares}"
+    facts = {
+        "tiles": ", ".join(f"{way} {share:.0%}" for way, share in entry.get("tiles", {}).items()),
+        "kernels, ms": "; ".join(f"{x} {number(ms)}" for x, ms in entry.get("kernels", {}).items()),
+        "kernels": entry.get("no_kernels", ""),
+    }
+    return "; ".join([entry["how"], *(f"{name}: {text}" for name, text in facts.items() if text)])
 
 
 def summary(record: dict[str, Any]) -> list[Grid]:
@@ -109,6 +115,8 @@ def summary(record: dict[str, Any]) -> list[Grid]:
             for passes in (FORWARD, TRAINING):
                 some = [r for r in results if r["passes"] == passes]
                 grids += _growth(some, f"{title}, {passes}") if some else []
+        elif results and part == "kernels":
+            grids += [_kernels(r, title) for r in results]
         elif results:
             # The ratio of the first to itself is 1 and needs no column.
             base = 0 if part == "memory" else 1
@@ -162,9 +170,8 @@ def _line(result: Result) -> str:
     """The name of a line of the summary."""
     if result["part"] == "pairs":
         return str(result["score"])
-    special = f", {result['title']}" if result["title"] else ""
-    special = f", {result['score']}{special}" if result["part"] == "packed" else special
-    return f"{work_of(result)}{special}"
+    score = f", {result['score']}" if result["part"] == "packed" else ""
+    return f"{work_of(result)}{score}"
 
 
 def _half(ratio: dict[str, float] | None) -> str:
@@ -192,6 +199,17 @@ def _growth(results: list[Result], title: str) -> list[Grid]:
             rows.append([f"{r['shape'][1]:,}", *(found.get(name, "") for name in names)])
         grids.append(Grid(f"{title}: {unit}", ["T", *names], rows))
     return grids
+
+
+def _kernels(result: Result, title: str) -> Grid:
+    """Milliseconds of each kernel of each pair, and of the whole call."""
+    entrants = result["entrants"]
+    times = [{"the whole call": e["ms"]} | e.get("kernels", {}) for e in entrants]
+    names = _names(name for found in times for name in found)
+    rows = [[name, *(number(found.get(name)) or "–" for found in times)] for name in names]
+    reasons = [(e["name"], e["problem"] or e.get("no_kernels")) for e in entrants]
+    notes = tuple(f"{name}: {reason}" for name, reason in reasons if reason)
+    return Grid(f"{title}, {result['passes']}", ["", *(e["name"] for e in entrants)], rows, notes)
 
 
 def _markdown(grid: Grid) -> list[str]:

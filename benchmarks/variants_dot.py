@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from anyscore.lab.bench.rivals import Call, Unavailable, Variant
 from anyscore.lab.bench.variants import Attend, dot, dot_call, products
@@ -28,7 +29,27 @@ def in_torch(work: Work) -> list[Variant]:
         fused = torch.nn.functional.scaled_dot_product_attention
         how = "scaled_dot_product_attention, 4-D, with a preallocated cache"
         return [Variant(how, partial(_step, fused, work, True))]
-    return dot(work)
+    return [*_kernels(work), *dot(work)] if work.query.is_cuda else dot(work)
+
+
+def _kernels(work: Work) -> list[Variant]:
+    """List PyTorch's fused attention by single kernels; its own choice is in `dot`."""
+    fused = torch.nn.functional.scaled_dot_product_attention
+
+    def attend(backend: SDPBackend, *tensors: Tensor) -> Tensor:
+        with sdpa_kernel(backend):
+            return fused(*tensors)
+
+    return [
+        Variant(
+            f"scaled_dot_product_attention, 4-D, {name}",
+            partial(dot_call, partial(attend, backend), work, heads=True),
+        )
+        for name, backend in (
+            ("FlashAttention", SDPBackend.FLASH_ATTENTION),
+            ("cuDNN", SDPBackend.CUDNN_ATTENTION),
+        )
+    ]
 
 
 def products_of_cache(work: Work) -> list[Variant]:
@@ -40,7 +61,7 @@ def products_of_cache(work: Work) -> list[Variant]:
 def _step(attend: Attend, work: Work, heads: bool = False) -> Call:
     """Make a call that writes the last token to its place, and attends to the tokens until it."""
     batch, _, tokens, *widths = work.shape
-    rooms = [torch.zeros(batch, tokens + 600, width, dtype=work.key.dtype) for width in widths]
+    rooms = [work.key.new_zeros(batch, tokens + 600, width) for width in widths]
     rows = work.key[:, -1:].contiguous(), work.value[:, -1:].contiguous()
     for room, x in zip(rooms, (work.key, work.value), strict=True):
         room[:, :tokens] = x

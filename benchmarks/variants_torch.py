@@ -117,7 +117,7 @@ def compiled_in_chunks(work: Work) -> list[Variant]:
     """List the formula compiled by torch.compile, for as many queries as memory holds."""
     rows = chunk_of(work)
     if rows >= work.shape.queries:
-        return variants.compiled(work)
+        return [*variants.compiled(work), _tuned(work)]
 
     def build() -> Call:
         attend = torch.compile(variants.fusible(work), fullgraph=True, dynamic=False)
@@ -125,6 +125,21 @@ def compiled_in_chunks(work: Work) -> list[Variant]:
 
     how = f"torch.compile of the formula, {rows} queries at a time{_again(work)}: memory ends"
     return [Variant(how, build, compiles=True, about={"chunk": rows})]
+
+
+def _tuned(work: Work) -> Variant:
+    """Return the compiled formula with tuned tiles."""
+
+    def build() -> Call:
+        attend = torch.compile(
+            variants.fusible(work),
+            fullgraph=True,
+            dynamic=False,
+            mode="max-autotune-no-cudagraphs",
+        )
+        return gradient_call(attend, work)
+
+    return Variant("torch.compile of the formula, max-autotune", build, compiles=True)
 
 
 def chunk_of(work: Work) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pickle
 import select
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -19,6 +20,10 @@ from anyscore.lab.bench.rivals import Rival
 from anyscore.lab.bench.runner import Runner, said
 from anyscore.lab.bench.work import Work
 from anyscore.lab.own_process import command
+from benchmarks.private import kernel_times
+
+_CALLS = 7  # timed calls of kernels
+_AHEAD = 40_000_000  # cycles, about 20 ms, for which the device is kept busy before a call
 
 
 class Lost(Exception):
@@ -26,7 +31,29 @@ class Lost(Exception):
 
 
 class GpuRunner(Runner):
-    """A runner whose device can be kept busy."""
+    """A runner whose device can be kept busy, and whose kernels can be timed."""
+
+    def kernels(self, rival: Rival, work: Work) -> dict[str, float]:
+        """Return the milliseconds of each kernel of anyscore in a call, medians of some calls."""
+        call = self.held[rival.name, work].call
+
+        def mark() -> Any:
+            event: Any = torch.cuda.Event(enable_timing=True)
+            event.record()
+            return event
+
+        def since(begin: Any, end: Any) -> float:
+            end.synchronize()
+            return float(begin.elapsed_time(end))
+
+        if self.device == "cpu":
+            mark, since = time.perf_counter, lambda begin, end: 1000 * (end - begin)
+        found = []
+        for _ in range(_CALLS):
+            if self.device == "cuda":
+                torch.cuda._sleep(_AHEAD)  # launches are queued, so that no kernel waits for one
+            found.append(kernel_times(call, work.training, mark, since))
+        return {name: statistics.median(one[name] for one in found) for name in found[0]}
 
     def load(self, rival: Rival, work: Work, seconds: float) -> float | None:
         """Keep the device busy for so long; its clock then in MHz, if PyTorch can tell."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import importlib
 import itertools
 import json
 import os
@@ -31,6 +32,7 @@ from lab.command_line import call, check_help_does_not_wait_for_pytorch, plain
 pytestmark = pytest.mark.slow
 
 SHAPE = Shape(2, 5, 7, 11, 3)
+COMMAND = importlib.import_module("anyscore.lab.cli.bench")
 QUICK = Pace(rounds=3, seconds=0.01, turn=1e-3)
 
 
@@ -279,6 +281,68 @@ def test_memory_has_a_line_of_its_own(tmp_path: Path, monkeypatch: pytest.Monkey
 
 
 @pytest.mark.usefixtures("_short_turns")
+def test_edges_of_a_graph_are_measured_without_a_shape(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("anyscore.lab.bench.graphs.EDGES", 600)
+    monkeypatch.setattr(COMMAND, "QUICK_SHAPES", ("2,5,7,11,3",))
+    monkeypatch.setattr(torch, "compile", lambda function, **options: function)
+    out = tmp_path / "run"
+    result = call("bench", "--quick", "--score", "gatv2", "--rivals", "eager,compile,dot",
+                  "--threads", "1", "--out", out, width=100)  # fmt: skip
+    assert result.exit_code == 0, result.output
+    found = [r for r in read(out)["results"] if "edges" in r]
+    assert [(r["edges"], r["shape"], r["passes"]) for r in found] == [
+        (60, [4, 3, 3, 32, 32], FORWARD), (60, [4, 3, 3, 32, 32], TRAINING)
+    ]  # fmt: skip
+    for r in found:
+        *others, dot = r["entrants"]
+        assert [e["problem"] for e in others] == [None] * 3
+        assert all(e["error"] < 1e-5 for e in others)
+        assert dot["problem"] == "PyTorch's dot product takes no edges"
+    words = (out / "bench.md").read_text(encoding="utf-8")
+    assert "| gatv2 | 3 nodes, 60 edges + backward |" in words
+
+
+@pytest.mark.usefixtures("_short_turns")
+def test_work_is_left_out_when_the_time_is_over(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    result = run(out, "--score", "laplace", "--minutes", "0.7")  # less than 45 seconds
+    assert result.exit_code == 0, result.output
+    record = read(out)
+    assert record["results"] == []
+    assert record["left_out"][1] == "laplace, 2, 5, 7, 11, 3 + backward"
+    assert "Left out, as the time was over: laplace, 2, 5, 7" in plain(result.output)
+    assert "Left out, as the time was over:" in (out / "bench.md").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("options", "scores", "edges"),
+    [
+        ((), ("additive",), 400_000),
+        (("--quick",), ("additive",), 40_000),
+        (("--score", "laplace"), ("laplace",), 0),
+        (("--shape", "1,2,3,4,5"), ("additive",), 0),
+    ],
+)
+def test_a_gpu_has_sizes_of_its_own(
+    options: tuple[str, ...], scores: tuple[str, ...], edges: int, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:  # fmt: skip
+    found = []
+    monkeypatch.setattr(COMMAND, "check_gpu", lambda device: None)
+    monkeypatch.setattr(COMMAND, "carry_out", lambda run, given, *_, **__: found.append(given))
+    result = call("bench", "--device", "cuda", "--out", tmp_path / "run", *options)
+    assert result.exit_code == 0, result.output
+    (settings,) = found
+    assert (settings.scores, settings.edges, settings.minutes) == (scores, edges, 8)
+    assert settings.dtype == "bfloat16"
+    if not options:
+        queries = [(shape.queries, shape.keys) for shape in settings.shapes]
+        assert queries[:3] == [(4096, 4096), (1, 4096), (1, 65536)]
+
+
+@pytest.mark.usefixtures("_short_turns")
 def test_quiet(tmp_path: Path) -> None:
     out = tmp_path / "quiet"
     told = run(out, "--score", "laplace", "--rivals", "eager", "--quiet")
@@ -346,6 +410,7 @@ BAD_INPUT: list[tuple[tuple[str, ...], str]] = [
     (("--rivals", ","), "--rivals: expected names, got none; there are eager, compile, dot"),
     (("--rivals", "egaer"), "--rivals: expected one of eager, compile, dot, got 'egaer'"),
     (("--device", "tpu"), "--device: expected one of cpu, cuda, got 'tpu'"),
+    (("--minutes", "0"), "--minutes: expected more than 0, got 0"),
     (("--threads", "0"), "--threads: expected 1 or more, got 0"),
     (("--dtype", "float8"), "--dtype: expected one of float32, bfloat16, got 'float8'"),
 ]
@@ -403,7 +468,7 @@ def test_every_score_has_a_formula_of_its_pair() -> None:
 
 def test_help_teaches_and_does_not_wait_for_pytorch() -> None:
     result = call("bench", "--help")
-    for option in ("--shape", "--score", "--rivals", "--threads", "--dtype", "--quick", "--out",
+    for option in ("--shape", "--score", "--rivals", "--threads", "--dtype", "--quick", "--minutes", "--out",
                    "--device", "--json", "--quiet"):  # fmt: skip
         assert option in result.output
     assert "anyscore bench --quick" in result.output

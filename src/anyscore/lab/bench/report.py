@@ -22,14 +22,18 @@ def number(value: float | None) -> str:
 
 
 def shape_of(result: Record) -> str:
-    """Describe the work: its shape, and whether keys are prepared."""
+    """Describe the work: its shape or its graph, and whether keys are prepared."""
+    if "edges" in result:
+        return f"{result['shape'][2]:,} nodes, {result['edges']:,} edges"
     prepared = ", prepared keys" if result["prepared"] else ""
     return f"{', '.join(map(str, result['shape']))}{prepared}"
 
 
 def work_of(result: Record) -> str:
-    """Describe the work with its passes."""
-    return f"{shape_of(result)}{' + backward' if result['passes'] == TRAINING else ''}"
+    """Describe the work with its passes and its special properties."""
+    backward = " + backward" if result["passes"] == TRAINING else ""
+    title = f", {result['title']}" if result["title"] else ""
+    return f"{shape_of(result)}{backward}{title}"
 
 
 def described(record: Record) -> str:
@@ -79,6 +83,8 @@ def introduction(record: Record, score: str = "") -> list[str]:
     ]
     if record["interrupted"]:
         lines += ["", "Interrupted: the page has the results so far."]
+    if record["left_out"]:
+        lines += ["", f"Left out, as the time was over: {'; '.join(record['left_out'])}."]
     return lines
 
 

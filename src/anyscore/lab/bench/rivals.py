@@ -6,6 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import torch
+
 from anyscore.lab.bench.work import Work
 from anyscore.lab.data.memory import free_memory
 
@@ -52,6 +54,11 @@ class Rival:
     def why_not(self, work: Work) -> str | None:
         """Return why this machine cannot do the work; None if it can."""
         held = self.bytes_held(work)
-        if work.device == "cpu" and held > 0.8 * free_memory():
+        if held > 0.8 * _free(work.device):
             return f"would need about {held / 2**30:.0f} GiB"
         return None
+
+
+def _free(device: str) -> int:
+    """Return the free bytes of a device."""
+    return free_memory() if device == "cpu" else int(torch.cuda.mem_get_info()[0])

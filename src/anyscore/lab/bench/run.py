@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import datetime, timezone
 from pathlib import Path
@@ -12,10 +12,13 @@ from typing import Any
 import torch
 
 from anyscore import __version__, plan
+from anyscore.lab.bench import graphs
 from anyscore.lab.bench.comparison import Comparison, Contestant, measure, prepare, result
-from anyscore.lab.bench.report import markdown
+from anyscore.lab.bench.graphs import GraphWork, random_graph
+from anyscore.lab.bench.report import markdown, work_of
+from anyscore.lab.bench.rivals import Rival
 from anyscore.lab.bench.runner import Runner
-from anyscore.lab.bench.timing import Pace
+from anyscore.lab.bench.timing import Deadline, Pace
 from anyscore.lab.bench.variants import OURS, RIVALS
 from anyscore.lab.bench.weigh import weigh
 from anyscore.lab.bench.work import FORWARD, TRAINING, Shape, Work
@@ -24,6 +27,7 @@ from anyscore.lab.records import write_record
 from anyscore.lab.run_folder import write_whole
 
 BENCH_FILE, TABLE_FILE = "bench.json", "bench.md"
+_LEAST = 45.0  # seconds for which a comparison is not begun
 
 Record = dict[str, Any]
 
@@ -32,8 +36,9 @@ Record = dict[str, Any]
 class Settings:
     """The choices of a user.
 
-    rivals: names in `variants.RIVALS`. threads: of PyTorch and of anyscore. weighed: whether the
-    memory of each is measured, in its own process.
+    rivals: names in `variants.RIVALS`. edges: of a random graph, over which GATv2 is measured; 0:
+    no graph. threads: of PyTorch and of anyscore. weighed: whether the memory of each is measured,
+    in its own process. minutes: for everything; None: no limit.
     """
 
     shapes: tuple[Shape, ...]
@@ -42,7 +47,9 @@ class Settings:
     threads: int
     dtype: str = "float32"
     device: str = "cpu"
+    edges: int = 0
     weighed: bool = True
+    minutes: float | None = None
     pace: Pace = field(default_factory=Pace)
 
 
@@ -57,6 +64,9 @@ class Watcher:
 
     def measured(self, result: Record, record: Record) -> None:
         """Take the result of a comparison."""
+
+    def left_out(self, names: list[str]) -> None:
+        """Take the work that was not begun, as the time was over."""
 
     def interrupted(self) -> None:
         """Take note of Ctrl-C; the results until then are being written."""
@@ -75,11 +85,16 @@ def bench(
     """
     watcher = watcher or Watcher()
     torch.set_num_threads(settings.threads)
+    deadline = Deadline(None if settings.minutes is None else 60 * settings.minutes)
     planned = list(_comparisons(settings))
-    record = begin(settings, planned[0].work) | {"command": command}
+    record = begin(settings, planned[0].work) | {"command": command, "left_out": []}
     watcher.begins(record)
     try:
         for comparison in planned:
+            if not deadline.allows(_LEAST):
+                about = result(comparison)
+                record["left_out"].append(f"{about['score']}, {work_of(about)}")
+                continue
             try:
                 _measure(comparison, settings, watcher)
             finally:
@@ -89,21 +104,34 @@ def bench(
     except KeyboardInterrupt:
         watcher.interrupted()
         record["interrupted"] = True
-        save(record, folder)
+    save(record, folder)
+    if record["left_out"]:
+        watcher.left_out(record["left_out"])
     write_whole(folder / TABLE_FILE, markdown(record).encode())
     return record
 
 
 def _comparisons(settings: Settings) -> Iterator[Comparison]:
-    """Yield a comparison for each score, shape and pass."""
+    """Yield a comparison for each score, shape and pass, and those of the graph."""
     for score in settings.scores:
         for shape in settings.shapes:
             for passes in (FORWARD, TRAINING):
                 work = Work(shape, score, passes, settings.dtype, settings.device)
                 rivals = OURS, *(RIVALS[name] for name in settings.rivals)
-                contestants = [Contestant(rival.name, rival, work) for rival in rivals]
-                weighed = settings.weighed and settings.device == "cpu"
-                yield Comparison("speed", work, contestants, weighed=weighed)
+                yield _comparison(work, rivals, settings)
+    for passes in (FORWARD, TRAINING) if settings.edges else ():
+        graph = GraphWork(
+            random_graph(settings.edges), "gatv2", passes, device=settings.device,
+            edges=settings.edges,
+        )  # fmt: skip
+        rivals = graphs.OURS, *(graphs.RIVALS[name] for name in settings.rivals)
+        yield _comparison(graph, rivals, settings)
+
+
+def _comparison(work: Work, rivals: Sequence[Rival], settings: Settings) -> Comparison:
+    contestants = [Contestant(rival.name, rival, work) for rival in rivals]
+    weighed = settings.weighed and settings.device == "cpu"
+    return Comparison("speed", work, contestants, weighed=weighed)
 
 
 def _measure(comparison: Comparison, settings: Settings, watcher: Watcher) -> None:

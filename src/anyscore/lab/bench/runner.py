@@ -45,8 +45,10 @@ class Runner:
         self.held: dict[tuple[str, Work], _Held] = {}
         self.truths: dict[tuple[Work, str], Any] = {}
 
-    def prepare(self, rival: Rival, work: Work) -> Answer:
+    def prepare(self, rival: Rival, work: Work, patience: float = math.inf) -> Answer:
         """Set up the fastest variant with a right answer, and time it roughly.
+
+        patience: seconds after which no further variant is tried if one was right.
 
         Keys: problem, or None; how, the variant; ways, the milliseconds of each variant or None;
         error; seconds; about. On a GPU also first_s, the seconds of the first call with its
@@ -55,11 +57,12 @@ class Runner:
         if (rival.name, work) in self.held:
             return self.held[rival.name, work].answer
         try:
-            return self._prepare(rival, work)
+            return self._prepare(rival, work, patience)
         finally:
             self._wait(free=True)
 
-    def _prepare(self, rival: Rival, work: Work) -> Answer:
+    def _prepare(self, rival: Rival, work: Work, patience: float) -> Answer:
+        begin = time.perf_counter()
         answer: Answer = {"problem": None, "how": "", "ways": {}, "error": None, "about": {}}
         reason = rival.why_not(work)
         if reason is not None:
@@ -76,6 +79,8 @@ class Runner:
         except Exception as failure:
             return answer | {"problem": said(failure)}
         for variant in variants:
+            if best < math.inf and time.perf_counter() - begin > patience:
+                break
             try:
                 attempt = self._try(variant, work, self.truths[work, score])
             except Exception as failure:  # any exception of a rival is its result

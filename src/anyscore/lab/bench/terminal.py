@@ -48,5 +48,8 @@ class TerminalWatcher(Lines, Watcher):
         for problem in problems(result):
             self.line(f"  {problem}", style="yellow")
 
+    def left_out(self, names: list[str]) -> None:
+        self.line(f"Left out, as the time was over: {'; '.join(names)}", style="yellow")
+
     def interrupted(self) -> None:
         self.line("Stopped. Writing the results so far; Ctrl-C again discards them.", "yellow")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 import random
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -34,6 +35,35 @@ class Pace:
         if lasts > self.slow:
             return 1
         return min(self.rounds, max(3, int(self.seconds / lasts)))
+
+
+class Deadline:
+    """The end of a measurement.
+
+    seconds: until the end; None: there is none. reserve: of them, seconds for the report. clock:
+    seconds that only grow.
+    """
+
+    def __init__(
+        self,
+        seconds: float | None,
+        reserve: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.clock, self.begin = clock, clock()
+        self.end = math.inf if seconds is None else self.begin + seconds - reserve
+
+    def left(self) -> float:
+        """Return the seconds left, without those for the report."""
+        return self.end - self.clock()
+
+    def allows(self, seconds: float) -> bool:
+        """Return whether so many seconds are left."""
+        return self.left() >= seconds
+
+    def after(self, share: float) -> Deadline:
+        """Return the deadline after a share of the whole time, between 0 and 1."""
+        return Deadline(self.begin + share * (self.end - self.begin) - self.clock(), 0, self.clock)
 
 
 def interleave(

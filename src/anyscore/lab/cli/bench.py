@@ -16,6 +16,8 @@ from anyscore.lab.errors import InputError, check_name
 from anyscore.lab.run_folder import run_folder
 
 _SHAPES = "4,512,512,128,128", "64,30,50,256,256", "64,1,50,256,512"
+_GPU_SHAPES = "32,4096,4096,64,64", "32,1,4096,64,64", "32,1,65536,64,64", "4,512,512,128,128"
+GPU_MINUTES = 8.0
 QUICK_SHAPES = "2,128,128,64,64", "16,1,50,64,64"
 
 BENCH_HELP = (
@@ -29,7 +31,11 @@ BENCH_HELP = (
     "PyTorch), compile (torch.compile of that formula) and dot (the faster of two dot products in "
     "PyTorch). The table shows each rival's time divided by anyscore's time, as a median, and the "
     "memory of each. Ctrl-C stops early and writes the results so far.\n\n"
-    "Other libraries are compared by `python -m benchmarks` in the repository."
+    "[bold]A GPU[/]: forward pass, training, a decoder's step and the edges of a graph, in less "
+    "than eight minutes.\n\n"
+    "    anyscore bench --device cuda\n\n"
+    "Without --shape the score gatv2 is also measured over the edges of a random graph, beside "
+    "plain PyTorch. Other libraries are compared by `python -m benchmarks` in the repository."
 )
 
 # Options that `python -m benchmarks` has too.
@@ -56,7 +62,7 @@ def bench(
             help="Shape B,T_q,T_k,H,D_v: batch, queries, keys, width of the score, width of the "
             "values. It may be given several times. For one or two queries the keys of the "
             "additive score are prepared in advance, as in a decoder.",
-            show_default=" and ".join(_SHAPES),
+            show_default=f"{', '.join(_SHAPES)}; with --device cuda: {', '.join(_GPU_SHAPES)}",
         ),
     ] = None,
     score: Annotated[
@@ -64,7 +70,7 @@ def bench(
         typer.Option(
             help="Names of the scores, separated by commas: additive, gatv2, laplace, gaussian, "
             "euclidean, student_t, lorentz, scaled_dot, softplus (a pair from a formula).",
-            show_default="all",
+            show_default="all; with --device cuda: additive, and gatv2 over edges",
         ),
     ] = None,
     rivals: Annotated[
@@ -79,6 +85,14 @@ def bench(
     ] = "cpu",
     threads: Threads = None,
     dtype: Dtype = None,
+    minutes: Annotated[
+        float | None,
+        typer.Option(
+            help="Minutes for everything. No work is begun in the last 45 seconds; the report "
+            "names the work left out.",
+            show_default="no limit; with --device cuda: 8",
+        ),
+    ] = None,
     quick: Annotated[
         bool,
         typer.Option("--quick", help="Small shapes, few rounds and no memory, in a minute or two."),
@@ -97,11 +111,13 @@ def bench(
 ) -> None:
     """Check the options of a benchmark, and run it."""
     check_threads(threads)
+    check_above_0("--minutes", minutes)
     check_name("--device", device, ("cpu", "cuda"))
     # Imported here because they import PyTorch: help and errors should not wait for it.
     import torch
 
     from anyscore.lab.bench.formulas import FORMULAS
+    from anyscore.lab.bench.graphs import EDGES
     from anyscore.lab.bench.run import BENCH_FILE, TABLE_FILE, Settings, ours_failed
     from anyscore.lab.bench.run import bench as run
     from anyscore.lab.bench.terminal import TerminalWatcher
@@ -112,14 +128,22 @@ def bench(
 
     check_name("--dtype", dtype or "float32", DTYPES)
     usual = [name for name in RIVALS if name != "compile" or not quick]
+    gpu = device == "cuda"
+    shapes = QUICK_SHAPES if quick else _GPU_SHAPES if gpu else _SHAPES
+    scores = ("additive",) if gpu else tuple(FORMULAS)
+    if score is not None:
+        scores = several("--score", score, FORMULAS)
+    over_edges = not shape and (score is None or "gatv2" in scores)
     settings = Settings(
-        shapes=fitting_shapes(shape or (QUICK_SHAPES if quick else _SHAPES), device),
-        scores=several("--score", ",".join(FORMULAS) if score is None else score, FORMULAS),
+        shapes=fitting_shapes(shape or shapes, device),
+        scores=scores,
         rivals=several("--rivals", ",".join(usual) if rivals is None else rivals, RIVALS),
         threads=threads or torch.get_num_threads(),
-        dtype=dtype or ("bfloat16" if device == "cuda" else "float32"),
+        dtype=dtype or ("bfloat16" if gpu else "float32"),
         device=device,
+        edges=(EDGES // 10 if quick else EDGES) if over_edges else 0,
         weighed=not quick,
+        minutes=minutes or (GPU_MINUTES if gpu else None),
         pace=Pace(rounds=7, seconds=0.5) if quick else Pace(rounds=15, seconds=2.0),
     )
     check_gpu(device)
@@ -165,6 +189,12 @@ def check_threads(threads: int | None) -> None:
     """Refuse a number of threads below 1."""
     if threads is not None and threads < 1:
         raise InputError(f"--threads: expected 1 or more, got {threads}")
+
+
+def check_above_0(option: str, value: float | None) -> None:
+    """Refuse a number that is not above 0."""
+    if value is not None and not value > 0:
+        raise InputError(f"{option}: expected more than 0, got {value:g}")
 
 
 def check_gpu(device: str) -> None:
