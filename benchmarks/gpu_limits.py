@@ -82,8 +82,8 @@ class Chip:
     @property
     def described(self) -> str:
         """Return name, multiprocessors and clocks, for a record."""
-        clocks = [f"{self.mhz / 1000:.3g} GHz under load"] if self.mhz else []
-        clocks += [f"at most {self.max_mhz / 1000:.3g} GHz"] if self.max_mhz else []
+        clocks = [f"{self.mhz / 1000:.4g} GHz under load"] if self.mhz else []
+        clocks += [f"at most {self.max_mhz / 1000:.4g} GHz"] if self.max_mhz else []
         return f"{self.name} ({', '.join([f'{self.sms} multiprocessors', *clocks])})"
 
     @property

@@ -41,7 +41,7 @@ LAYOUTS = {"contiguous": Contiguous, "zigzag": Zigzag}
 SMALL = 256
 BANDWIDTHS = 12.5, 50, 450
 """GB/s between two ranks: networks of 100 and 400 Gb/s, and NVLink of an H100 in one direction."""
-MEASURED = "h200-2026-11-26"
+MEASURED = "gpu-2026-11-26"
 """The file of measurements with the time of a pair on a GPU."""
 
 

@@ -37,6 +37,8 @@ _OF_PART = {
     "separable": "separable, numbers within ± 2",
 }
 """Workloads that are named by their part."""
+_TOGETHER = {"step": "step: ", "cache": "step: ", "graphs": "graphs: "}
+"""Parts whose workloads are lines of one table, the table of a quantity."""
 _WAYS = {
     "free": "of the tiles with one reciprocal for four features",
     "clamped": "clamped, one reciprocal for two features",
@@ -60,29 +62,34 @@ def rows_of(record: dict[str, Any]) -> list[Row]:
 
 
 def _rows_on_gpu(result: dict[str, Any], chip: Chip) -> Iterator[Row]:
-    """Yield rows of a GPU: quantities are those of a table, without the part."""
-    of = _OF_PART.get(result["part"]) or workload(result)
+    """Yield rows of a GPU."""
+    part = result["part"].partition(",")[0]
+    of, together = _OF_PART.get(part) or workload(result), _TOGETHER.get(part, "")
     base = result["entrants"][0]["name"] if result["entrants"] else ""
     for entry in result["entrants"]:
         if entry["problem"]:
             continue
-        dtype, ms = entry["dtype"], entry["spread"]
+        dtype, ms = entry["dtype"], entry["spread"] or {"median": entry["ms"]}
         variant = entry["name"].removesuffix(f", {dtype}")
-        if "ranges" in result["part"]:
+        if part == "kernels":
+            times = {f"the whole call, {result['passes']}": ms}
+            times |= {name: {"median": x} for name, x in entry.get("kernels", {}).items()}
+            yield from (row(name, variant, dtype, "kernels: ms", x) for name, x in times.items())
+            continue
+        if "ranges" in part:
             variant = variant.removeprefix("anyscore, ") + _ways(entry.get("tiles", {}))
+        ratio = entry["ratio"] or {"median": None}
         rates = rate(entry) if entry["computes"] == result["score"] else None
         share = share_of_limit(entry, result, chip)
         for quantity, x in {
-            "ms": ms or {"median": entry["ms"]},
-            f"÷ {'anyscore' if base == 'anyscore' else 'the first'}": entry["ratio"] or {"median": None},
+            "ms": ms,
+            f"÷ {'anyscore' if base == 'anyscore' else 'the first'}": {"median": 1} if entry["name"] == base else ratio,
             "MiB beside inputs": {"median": entry["mib"]},
             "10¹² elements/s": {"median": rates and rates / 1e12},
             "% of what instructions allow": {"median": share and 100 * share},
         }.items():
             if x["median"]:
-                yield row(of, variant, dtype, quantity, x)
-        for kernel, time in entry.get("kernels", {}).items():
-            yield row(kernel, variant, dtype, "kernels: ms", {"median": time})
+                yield row(of, variant, dtype, together + quantity, x)
 
 
 def _ways(tiles: dict[str, float]) -> str:

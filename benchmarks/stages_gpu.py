@@ -93,10 +93,10 @@ def _step(settings: Settings, results: list[Result]) -> Plan:
                     contestant(name + graph, work, name)
                     for name in (OURS.name, "eager", "compile", "dot")
                 ]
-                group.append(Comparison(f"step{graph}", work, some, f"a decoder's step{graph}"))
+                group.append(Comparison(f"step{graph}", work, some, graph.removeprefix(", ")))
             cached = work.to(task="cache")
             some = [contestant(name, cached) for name in (OURS.name, "dot", "bmm")]
-            group.append(Comparison("cache", cached, some, "a step of a cache"))
+            group.append(Comparison("cache", cached, some, "a cache that grows"))
     yield group
 
 

@@ -3,10 +3,11 @@
     python docs/measurements.py
 
 A block of a page begins with the comment `<!-- measurements: NAME, SELECTED -->` and ends with
-`<!-- end -->`. NAME is a file without `.json`; without its date it is the newest of that name.
-SELECTED is a quantity: then lines are workloads, and columns are variants. Or it is a workload:
-then lines are variants, and columns are quantities. Or it is a key of the file's "texts". The block
-`<!-- measurements: workloads -->` has the named workloads.
+`<!-- end -->`. NAME is a file without `.json`; without its date it is the newest of that name that
+has SELECTED. SELECTED is a quantity: then lines are workloads, and columns are variants. Or it is a
+workload: then lines are variants, and columns are quantities. Or it is a key of the file's "texts".
+A block `<!-- measurements: NAME, SELECTED, or none -->` says "Not measured." until a file has it.
+The block `<!-- measurements: workloads -->` has the named workloads.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import Any
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "measurements"
+OR_NONE = ", or none"
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 
 _BLOCK = re.compile(
@@ -74,13 +76,21 @@ def block(name: str) -> str:
     """
     if name == "workloads":
         return _workloads()
-    file, _, selected = name.partition(", ")
-    measured = read(file)
-    if selected in measured.get("texts", {}):
-        return str(measured["texts"][selected])
-    rows = [row for row in measured["rows"] if selected in (row["quantity"], row["workload"])]
-    if not rows:
+    file, _, selected = name.removesuffix(OR_NONE).partition(", ")
+    awaited = name.endswith(OR_NONE)
+    for measured in read_all(file):
+        if selected in measured.get("texts", {}):
+            return str(measured["texts"][selected])
+        rows = [row for row in measured["rows"] if selected in (row["quantity"], row["workload"])]
+        if rows:
+            return _table(measured, rows, selected)
+    if not awaited:
         raise ValueError(f"{file} measures nothing that is called {selected!r}")
+    return "Not measured."
+
+
+def _table(measured: dict[str, Any], rows: list[dict[str, Any]], selected: str) -> str:
+    """Return a caption, and the table of rows of a quantity or a workload."""
     of_quantity = rows[0]["quantity"] == selected
     line, column = ("workload", "variant") if of_quantity else ("variant", "quantity")
     usual, cells = rows[0]["dtype"], {}
@@ -103,12 +113,16 @@ def read(name: str) -> dict[str, Any]:
 
     Raises ValueError: there is none.
     """
+    return read_all(name)[0]
+
+
+def read_all(name: str) -> list[dict[str, Any]]:
+    """Return the files of this name, the newest first; see `read`."""
     dated = re.compile(rf"{re.escape(name)}(-\d{{4}}-\d\d-\d\d)?")
-    found = max((x for x in FOLDER.glob("*.json") if dated.fullmatch(x.stem)), default=None)
-    if found is None:
+    found = sorted((x for x in FOLDER.glob("*.json") if dated.fullmatch(x.stem)), reverse=True)
+    if not found:
         raise ValueError(f"measurements/ has no file {name}.json, and none with a date behind it")
-    measured: dict[str, Any] = json.loads(found.read_text(encoding="utf-8"))
-    return measured
+    return [json.loads(x.read_text(encoding="utf-8")) for x in found]
 
 
 def caption(measured: dict[str, Any], rows: Iterable[dict[str, Any]]) -> str:

@@ -336,6 +336,51 @@ def test_the_whole_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert ours_failed(report)
 
 
+def raises(error: BaseException) -> Rival:
+    """Return a rival whose call raises."""
+
+    def call() -> Any:
+        raise error
+
+    return Rival("fake", lambda work: [Variant("somehow", lambda: call)], tasks=("cache",))
+
+
+@core
+@pytest.mark.usefixtures("on_cpu")
+def test_an_interruption_and_a_rival_that_raises_lose_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The command writes the results until Ctrl-C, also as a run of record."""
+    monkeypatch.setitem(ON_GPU, "dot", raises(RuntimeError("no such kernel\nand more")))
+    monkeypatch.setitem(ON_GPU, "bmm", raises(KeyboardInterrupt()))
+    monkeypatch.setattr("benchmarks.stages_gpu._MANY_KEYS", 131)
+    monkeypatch.setattr("benchmarks.command.check_gpu", lambda device: None)
+    monkeypatch.setattr(Chip, "first", lambda: H200)
+    monkeypatch.setattr(Bench, "look", lambda *_: None)
+    monkeypatch.setattr("benchmarks.run.Hosts", lambda start: None)
+    machine = {"processor": "H200", "threads": 1, "torch": "2", "python": "3", "device": "cuda"}
+    monkeypatch.setattr("anyscore.lab.bench.run.describe_machine", lambda device: machine)
+    monkeypatch.setattr("anyscore.lab.bench.timing.Pace", lambda **_: Pace(2, 0.01, 1e-3))
+    monkeypatch.setattr("benchmarks.record.FOLDER", tmp_path)
+    out = tmp_path / "run"
+    told = call("--device", "cuda", "--shape", "2,67,67,8,8", "--parts", "kernels,step",
+                "--record", "tiny", "--out", out, width=200)  # fmt: skip
+    assert told.exit_code == 130, told.output
+    report = json.loads((out / "bench.json").read_text(encoding="utf-8"))
+    assert report["interrupted"]
+    parts = [found["part"] for found in report["results"]]
+    assert parts == [*["kernels"] * 2, *["step", f"step{GRAPH}", "cache"] * 2]
+    assert all(e["ms"] for e in report["results"][0]["entrants"])
+    problems = {e["name"]: e["problem"] for e in report["results"][2]["entrants"]}
+    assert problems["dot"] == "failed: RuntimeError: no such kernel"
+    assert {"bench.md", "bench.png"} < {path.name for path in out.iterdir()}
+    (path,) = tmp_path.glob("tiny-*.json")
+    run = json.loads(path.read_text(encoding="utf-8"))
+    assert run["note"] == "Interrupted."
+    assert run["machine"]["processor"] == H200.described
+    assert "the whole call, forward" in {row["workload"] for row in run["rows"]}
+
+
 def test_the_narrow_part_is_for_a_flex_without_gradients() -> None:
     settings = Settings((TINY,), device="cuda")
     with_gradients = [made("training", anyscore=1.0, flex=2.0)]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import importlib
 import json
+from dataclasses import asdict
 from datetime import date
 from pathlib import Path
 from typing import Any
@@ -11,6 +13,7 @@ import pytest
 
 from anyscore.lab.bench.work import FORWARD, TRAINING
 from benchmarks import record, small_layers
+from benchmarks.gpu_limits import Chip
 from benchmarks.record import rows_of, workload, workloads, write
 from helpers.benchmark_command import call, check_refused
 
@@ -114,3 +117,67 @@ def test_small_layers_write_a_run_of_record(folder: Path, monkeypatch: pytest.Mo
     modes = {row["quantity"].partition(":")[0] for row in rows}
     assert modes == {"inference", "training", "training with dropout", "steps"}
     assert len(rows) == 7 * 2 + 4 + 9
+
+
+def on_gpu(part: str, *entrants: dict[str, Any], **others: Any) -> dict[str, Any]:
+    """Return a result on a GPU; its entrants have what `benchmarks.run` adds there."""
+    about: dict[str, Any] = {"dtype": "bfloat16", "mib": None, "spread": None, "tiles": {}}
+    about |= {"computes": "additive", "triples": 34_359_738_368}
+    rows = [about | one for one in entrants]
+    return result(part=part, device="cuda", shape=[32, 4096, 4096, 64, 64], entrants=rows, **others)
+
+
+def test_a_run_on_a_gpu_fills_the_tables_of_its_page(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The quantities of a made-up run are those that blocks of pages ask for."""
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[2] / "docs"))
+    pages = importlib.import_module("measurements")
+    chip = Chip("H100", (9, 0), 132, 1, 1, mhz=1755.0, max_mhz=1980.0)
+    slow = {"ratio": spread(4), "ms": 80.0, "spread": spread(80)}
+    ours = entry("anyscore", ms=20.0, ratio=spread(1), spread=spread(20), mib=192.0)
+    kernels = {"backward: sums for the key": 9.5}
+    ranged = entry("anyscore, σ = ½", ms=6.0, tiles={"free": 0.8, "clamped": 0.2})
+    step = {"shape": [32, 1, 65_536, 64, 64], "prepared": True}
+    found = [
+        on_gpu("training", ours, entry("anyscore, float32", dtype="float32", ms=22.0),
+               entry("compile", **slow), entry("flex", problem="given up"), passes=TRAINING),
+        on_gpu("ranges", ranged, title="by the size of the numbers"),
+        on_gpu("step", ours, entry("dot", **slow), title="") | step,
+        on_gpu("step, CUDA graph", ours, title="CUDA graph") | step,
+        on_gpu("graphs", ours, title="degrees even", edges=400_000, score="gatv2"),
+        on_gpu("kernels", entry("tanh", ms=50.0, kernels=kernels), passes=TRAINING),
+    ]  # fmt: skip
+    run = {"results": found, "chip": asdict(chip), "interrupted": True}
+    run |= {"cut_short": ["training"], "left_out": ["small", "narrow"]}
+    rows, note = rows_of(run), record.note_of(run)
+    assert note == "Interrupted. Cut short: training. Left out: small, narrow."
+    keys = [tuple(row.values())[:4] for row in rows]
+    assert len(set(keys)) == len(keys)
+    machine = {"processor": chip.described, "device": "cuda"}
+    write("gpu", rows, machine, folder=tmp_path, note=note)
+    monkeypatch.setattr(pages, "FOLDER", tmp_path)
+    caption, _, *training = pages.block("gpu, long batch, with gradients").splitlines()
+    assert "H100 (132 multiprocessors, 1.755 GHz under load, at most 1.98 GHz)" in caption
+    assert caption.endswith(f"{note}*")
+    assert training == [
+        "|  | ms | ÷ anyscore | MiB beside inputs | 10¹² elements/s |",
+        "| --- | ---: | ---: | ---: | ---: |",
+        "| anyscore | 20 (19–21) | 1 | 192 | 1.72 |",
+        "| anyscore, float32 | 22 | – | – | 1.56 |",
+        "| `torch.compile` | 80 (79–81) | 4 (3–5) | – | 0.429 |",
+    ]
+    assert pages.block("gpu, step: ms").splitlines()[2:] == [
+        "|  | anyscore | PyTorch's dot product |",
+        "| --- | ---: | ---: |",
+        "| step of 65,536 keys, keys prepared | 20 (19–21) | 80 (79–81) |",
+        "| step of 65,536 keys, keys prepared, CUDA graph | 20 (19–21) | – |",
+    ]
+    assert "| graph of 400,000 edges, degrees even |" in pages.block("gpu, graphs: ms")
+    assert pages.block("gpu, kernels: ms").splitlines()[4:] == [
+        "| the whole call, forward + backward | 50 |",
+        "| backward: sums for the key | 9.5 |",
+    ]
+    (line,) = pages.block("gpu, forward by the size of the numbers").splitlines()[4:]
+    ways = "σ = ½: 80 % of the tiles with one reciprocal for four features, 20 % clamped, one"
+    assert line == f"| {ways} reciprocal for two features | 6 | 1 | 5.73 | 69.5 |"
