@@ -23,7 +23,7 @@ from benchmarks.gpu_limits import Chip, Cost
 from benchmarks.hosts import Hosts, measure, prepare
 from benchmarks.rivals import GRAPH, ON_GPU, Rival, Variant, find
 from benchmarks.run import Bench, Watcher, ours_failed, share_ends
-from benchmarks.stages import Settings
+from benchmarks.stages import Part, Settings
 from benchmarks.stages_gpu import GPU_PARTS
 from benchmarks.work import RANGES, Work
 from benchmarks.worker import Lost
@@ -334,6 +334,30 @@ def test_the_whole_on_the_cpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "## Targets (H200)" in words
     report["results"][0]["entrants"][1]["problem"] = "wrong: its output is not finite"
     assert ours_failed(report)
+
+
+def test_a_part_beyond_its_share_is_cut_short(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    clock = Time()
+
+    def part(seconds: float) -> Part:
+        return Part("", lambda *_: iter([[seconds], [seconds]]), 25)
+
+    def measure(bench: Bench, group: Any) -> None:
+        measured.append(group[0])
+        clock.now += group[0]
+
+    measured: list[float] = []
+    parts = {"first": part(30), "second": part(5), "third": part(31), "last": part(1)}
+    monkeypatch.setattr("benchmarks.run.parts_of", lambda *_: parts)
+    monkeypatch.setattr(Bench, "measure", measure)
+    record: dict[str, Any] = {"results": [], "left_out": [], "cut_short": []}
+    bench = Bench(Settings((TINY,), parts=tuple(parts)), record, tmp_path, Watcher())
+    bench.deadline = Deadline(100, clock=clock)
+    bench.run()
+    assert measured == [30, 5, 5, 31, 31]
+    assert (record["cut_short"], record["left_out"]) == (["first", "third"], ["last"])
 
 
 def raises(error: BaseException) -> Rival:
