@@ -12,11 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from anyscore.lab.cli.bench import (
+    GPU_MINUTES,
     QUICK_SHAPES,
     Dtype,
     Json,
     Threads,
-    GPU_MINUTES,
     carry_out,
     check_above_0,
     check_gpu,

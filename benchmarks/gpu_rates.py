@@ -2,9 +2,10 @@
 
     python -m benchmarks.gpu_rates --record gpu-rates
 
-Three minutes are planned for it. Rates are of single instructions, of the tensor cores, of the second-level cache and of launches.
-Beside them are whole operations of PyTorch, and the kernels of `impl="separable"`. It needs PyTorch
-and Triton, and no CUDA compiler. A section that fails is named with its reason, and loses no other.
+Rates are of single instructions, of the tensor cores, of the second-level cache and of launches.
+Beside them are whole operations of PyTorch, and the kernels of `impl="separable"`. The command
+needs PyTorch and Triton, and no CUDA compiler. Three minutes are planned for it. The record names a
+section that fails, with its reason, and has all others.
 """
 
 from __future__ import annotations
@@ -12,7 +13,8 @@ from __future__ import annotations
 import argparse
 import importlib
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -65,7 +67,7 @@ def main() -> None:
 
 
 def measure(
-    sections: dict[str, Callable[[Chip, EventClock], Iterator[Row]]],
+    sections: Mapping[str, Callable[[Chip, EventClock], Iterator[Row]]],
     given: Any,
     deadline: Deadline,
     save: Callable[[Sequence[Row], str | None], None],
@@ -152,11 +154,8 @@ def instructions(chip: Chip, clock: EventClock) -> Iterator[Row]:
         per_clock = _rate(lanes / (1e6 * mhz * chip.sms), seconds)
         yield _row("instructions", name, "lanes a clock", per_clock, "lanes")
     for name, maxima in kernels.MIXES.items():
-        asm = kernels.mix_asm(maxima)
-
-        def mixed(asm: str = asm) -> None:
-            kernels.mix[(programs,)](out, 7, _REPEATS, asm, num_warps=kernels.WARPS)
-
+        asm, warps = kernels.mix_asm(maxima), kernels.WARPS
+        mixed = partial(kernels.mix[(programs,)], out, 7, _REPEATS, asm, num_warps=warps)
         products = _REPEATS * kernels.MMA_IN_A_ROW * programs * block / 32
         flop = products * kernels.MMA_FLOP
         seconds = _seconds(mixed, clock)
@@ -166,10 +165,7 @@ def instructions(chip: Chip, clock: EventClock) -> Iterator[Row]:
 def _repeat(
     kernels: Any, out: Any, programs: int, asm: str, repeats: int = _REPEATS
 ) -> Callable[[], None]:
-    def call() -> None:
-        kernels.repeat[(programs,)](out, 7, repeats, asm, num_warps=kernels.WARPS)
-
-    return call
+    return partial(kernels.repeat[(programs,)], out, 7, repeats, asm, num_warps=kernels.WARPS)
 
 
 def _clock_under_load(chip: Chip, kernels: Any) -> float:
@@ -194,12 +190,12 @@ def products(chip: Chip, clock: EventClock) -> Iterator[Row]:
         a, b = (torch.randn(x, k, device="cuda").to(torch.bfloat16) for x in (m, n))
         out = torch.empty(2 * chip.sms * n, device="cuda")
 
-        def call(args: Any = (a, b.mT.contiguous(), out), tile: Any = (m, n, k, warps)) -> None:
-            *sizes, warps = tile
-            kernels.multiply[(2 * chip.sms,)](*args, _REPEATS, *sizes, num_warps=warps)
-
+        multiply = partial(
+            kernels.multiply[(2 * chip.sms,)], a, b.mT.contiguous(), out, _REPEATS, m, n, k,
+            num_warps=warps,
+        )  # fmt: skip
         flop = 2 * m * n * k * _REPEATS * 2 * chip.sms
-        found = _rate(flop / 1e12, _seconds(call, clock))
+        found = _rate(flop / 1e12, _seconds(multiply, clock))
         yield _row("products", f"tl.dot of {m} × {n} × {k}", "10¹² operations/s", found)
 
 
@@ -209,9 +205,7 @@ def cache(chip: Chip, clock: EventClock) -> Iterator[Row]:
     programs, rounds = chip.sms * _PROGRAMS, 512
     x, out = torch.zeros(_CACHED, device="cuda"), torch.empty(programs, device="cuda")
 
-    def call() -> None:
-        kernels.read[(programs,)](x, out, _CACHED // _READ, rounds, SIZE=_READ)
-
+    call = partial(kernels.read[(programs,)], x, out, _CACHED // _READ, rounds, SIZE=_READ)
     found = _rate(4 * _READ * rounds * programs / 1e9, _seconds(call, clock))
     yield _row("operations", "reading 16 MiB in the second-level cache", "GB/s", found, "float32")
 

@@ -36,7 +36,9 @@ def compiled(work: GraphWork) -> list[Variant]:
     layer = _theirs()
     compiled = partial(torch.compile, dynamic=False)
     return [
-        Variant(f"torch.compile of it{how}", partial(layer_call, layer, work, edges, compiled), True)
+        Variant(
+            f"torch.compile of it{how}", partial(layer_call, layer, work, edges, compiled), True
+        )
         for how, edges in (("", as_given), (", edges sorted by target", by_target))
     ]
 

@@ -34,9 +34,7 @@ class Instruction(NamedTuple):
 _MAX, _FMA = "max.NaN.bf16x2", "fma.rn.bf16x2 $0, $0, $2, $2;"
 INSTRUCTIONS = {
     "x + y, float32": Instruction("add.f32 $0, $0, $2;", "FADD"),
-    "|x| + y, float32": Instruction(
-        "{.reg .b32 t; abs.f32 t, $0; add.f32 $0, t, $2;}", "FADD"
-    ),
+    "|x| + y, float32": Instruction("{.reg .b32 t; abs.f32 t, $0; add.f32 $0, t, $2;}", "FADD"),
     "x · y + y, float32": Instruction("fma.rn.f32 $0, $0, $2, $2;", "FFMA"),
     "max(x, y), two bfloat16": Instruction(f"{_MAX} $0, $0, $2; {_FMA}", "HMNMX2", 2),
     "max(x, y, z), two bfloat16": Instruction(

@@ -65,7 +65,8 @@ def _rows_on_gpu(result: dict[str, Any], chip: Chip) -> Iterator[Row]:
     """Yield rows of a GPU."""
     part = result["part"].partition(",")[0]
     of, together = _OF_PART.get(part) or workload(result), _TOGETHER.get(part, "")
-    base = result["entrants"][0]["name"] if result["entrants"] else ""
+    first = result["entrants"][0]["name"] if result["entrants"] else ""
+    base = "anyscore" if first == "anyscore" else "the first"
     for entry in result["entrants"]:
         if entry["problem"]:
             continue
@@ -74,20 +75,23 @@ def _rows_on_gpu(result: dict[str, Any], chip: Chip) -> Iterator[Row]:
         if part == "kernels":
             times = {f"the whole call, {result['passes']}": ms}
             times |= {name: {"median": x} for name, x in entry.get("kernels", {}).items()}
-            yield from (row(name, variant, dtype, "kernels: ms", x) for name, x in times.items())
+            for name, x in times.items():
+                if x["median"]:
+                    yield row(name, variant, dtype, "kernels: ms", x)
             continue
         if "ranges" in part:
             variant = variant.removeprefix("anyscore, ") + _ways(entry.get("tiles", {}))
-        ratio = entry["ratio"] or {"median": None}
+        ratio = {"median": 1} if entry["name"] == first else entry["ratio"] or {"median": None}
         rates = rate(entry) if entry["computes"] == result["score"] else None
         share = share_of_limit(entry, result, chip)
-        for quantity, x in {
+        quantities: dict[str, Any] = {
             "ms": ms,
-            f"÷ {'anyscore' if base == 'anyscore' else 'the first'}": {"median": 1} if entry["name"] == base else ratio,
+            f"÷ {base}": ratio,
             "MiB beside inputs": {"median": entry["mib"]},
             "10¹² elements/s": {"median": rates and rates / 1e12},
             "% of what instructions allow": {"median": share and 100 * share},
-        }.items():
+        }
+        for quantity, x in quantities.items():
             if x["median"]:
                 yield row(of, variant, dtype, together + quantity, x)
 

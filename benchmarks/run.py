@@ -132,6 +132,7 @@ class Bench:
 
     def time_kernels(self, contestant: Contestant) -> None:
         """Add the times of a contestant's kernels to its facts, or the reason for none."""
+        found: dict[str, Any]
         try:
             if self.hosts is None:
                 found = self.runner.kernels(contestant.rival, contestant.work)
@@ -206,9 +207,10 @@ def share_ends(shares: Sequence[float | None]) -> list[float]:
 
 def _on_gpu(contestant: Contestant) -> dict[str, Any]:
     """Return the facts of a contestant that only a GPU has."""
+    times = [1000 * seconds for seconds in contestant.times.values()]
     return {
         "first_s": contestant.answer.get("first_s"),
-        "spread": spread([1000 * t for t in contestant.times.values()]) if contestant.times else None,
+        "spread": spread(times) if times else None,
         "triples": contestant.work.shape.triples,
         "computes": contestant.rival.computes or contestant.work.score,
         "dtype": contestant.work.dtype,

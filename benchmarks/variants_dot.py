@@ -34,7 +34,7 @@ def in_torch(work: Work) -> list[Variant]:
 
 def _kernels(work: Work) -> list[Variant]:
     """List PyTorch's fused attention by single kernels; its own choice is in `dot`."""
-    fused = torch.nn.functional.scaled_dot_product_attention
+    fused: Attend = torch.nn.functional.scaled_dot_product_attention
 
     def attend(backend: SDPBackend, *tensors: Tensor) -> Tensor:
         with sdpa_kernel(backend):

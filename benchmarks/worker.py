@@ -37,8 +37,10 @@ class GpuRunner(Runner):
         """Return the milliseconds of each kernel of anyscore in a call, medians of some calls."""
         call = self.held[rival.name, work].call
 
+        cuda: Any = torch.cuda
+
         def mark() -> Any:
-            event: Any = torch.cuda.Event(enable_timing=True)
+            event = cuda.Event(enable_timing=True)
             event.record()
             return event
 
@@ -51,7 +53,7 @@ class GpuRunner(Runner):
         found = []
         for _ in range(_CALLS):
             if self.device == "cuda":
-                torch.cuda._sleep(_AHEAD)  # launches are queued, so that no kernel waits for one
+                cuda._sleep(_AHEAD)  # launches are queued, so that no kernel waits for one
             found.append(kernel_times(call, work.training, mark, since))
         return {name: statistics.median(one[name] for one in found) for name in found[0]}
 

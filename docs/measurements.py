@@ -84,9 +84,10 @@ def block(name: str) -> str:
         rows = [row for row in measured["rows"] if selected in (row["quantity"], row["workload"])]
         if rows:
             return _table(measured, rows, selected)
-    if not awaited:
-        raise ValueError(f"{file} measures nothing that is called {selected!r}")
-    return "Not measured."
+    if awaited:
+        return "Not measured."
+    read(file)  # which raises if there is none
+    raise ValueError(f"{file} measures nothing that is called {selected!r}")
 
 
 def _table(measured: dict[str, Any], rows: list[dict[str, Any]], selected: str) -> str:
@@ -113,15 +114,15 @@ def read(name: str) -> dict[str, Any]:
 
     Raises ValueError: there is none.
     """
-    return read_all(name)[0]
+    if not (found := read_all(name)):
+        raise ValueError(f"measurements/ has no file {name}.json, and none with a date behind it")
+    return found[0]
 
 
 def read_all(name: str) -> list[dict[str, Any]]:
-    """Return the files of this name, the newest first; see `read`."""
+    """Return the files of this name, or of this name and date, the newest first."""
     dated = re.compile(rf"{re.escape(name)}(-\d{{4}}-\d\d-\d\d)?")
     found = sorted((x for x in FOLDER.glob("*.json") if dated.fullmatch(x.stem)), reverse=True)
-    if not found:
-        raise ValueError(f"measurements/ has no file {name}.json, and none with a date behind it")
     return [json.loads(x.read_text(encoding="utf-8")) for x in found]
 
 

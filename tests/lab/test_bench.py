@@ -468,8 +468,8 @@ def test_every_score_has_a_formula_of_its_pair() -> None:
 
 def test_help_teaches_and_does_not_wait_for_pytorch() -> None:
     result = call("bench", "--help")
-    for option in ("--shape", "--score", "--rivals", "--threads", "--dtype", "--quick", "--minutes", "--out",
-                   "--device", "--json", "--quiet"):  # fmt: skip
+    for option in ("--shape", "--score", "--rivals", "--threads", "--dtype", "--quick", "--minutes",
+                   "--out", "--device", "--json", "--quiet"):  # fmt: skip
         assert option in result.output
     assert "anyscore bench --quick" in result.output
     for name in (*FORMULAS, *RIVALS):

@@ -1,4 +1,4 @@
-"""Kernels of `benchmarks.gpu_rates` have the instructions in their loop that they are to measure."""
+"""The loops of kernels of `benchmarks.gpu_rates` have the instructions that they measure."""
 
 from __future__ import annotations
 

@@ -80,7 +80,8 @@ class GraphWork(Work):
         generator = torch.Generator().manual_seed(9)
         places = DEGREES[self.degrees](torch.rand(2, self.edges, generator=generator))
         sizes = torch.tensor([self.shape.keys, self.shape.queries])[:, None]
-        return (places * sizes).long().to(self.upstream.device)
+        index: Tensor = (places * sizes).long().to(self.upstream.device)
+        return index
 
     @property
     def scores(self) -> int:
@@ -119,9 +120,9 @@ class GraphWork(Work):
         place[rows] = torch.arange(len(rows), device=edges.device)
         source, target = edges[:, place[edges[1]] >= 0]
         leaves = [x.double().requires_grad_(self.training) for x in self.inputs.values()]
-        nodes, *parameters = leaves
+        nodes, W_l, W_r, att = leaves
         kept = torch.stack((source, place[target]))
-        output = over_edges(nodes, nodes[rows], *parameters, edges=kept)
+        output = over_edges(nodes, nodes[rows], W_l, W_r, att, kept)
         results = {"output": output.detach()}
         if self.training:
             gradients = torch.autograd.grad(output, leaves, self.upstream[rows].double())

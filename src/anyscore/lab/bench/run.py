@@ -112,7 +112,7 @@ def bench(
 
 
 def _comparisons(settings: Settings) -> Iterator[Comparison]:
-    """Yield a comparison for each score, shape and pass, and those of the graph."""
+    """Yield a comparison for each score, shape and pass, and for each pass over the graph."""
     for score in settings.scores:
         for shape in settings.shapes:
             for passes in (FORWARD, TRAINING):
