@@ -107,8 +107,9 @@ class Bench:
             self.runner = GpuRunner("cpu")  # which holds no others
             comparison.prepare(some, self.runner, self.watcher.busy)
         else:
-            limit = min(self.settings.limit, _PREPARING * self.until.left())
-            prepare(some, self.hosts, self.until, limit, self.watcher.busy)
+            end = Deadline(_PREPARING * self.until.left())
+            limit = min(self.settings.limit, end.left())
+            prepare(some, self.hosts, end, limit, self.watcher.busy)
 
     def compare(self, compared: Comparison) -> None:
         """Time and weigh."""

@@ -150,6 +150,8 @@ def _targets(record: dict[str, Any]) -> Grid:
 def markdown(record: dict[str, Any]) -> str:
     """Everything, as it can be pasted into a page."""
     lines = introduction(record, f"{record['settings']['score']}, ")
+    if record["cut_short"]:
+        lines += ["", f"Cut short by the time: {', '.join(record['cut_short'])}."]
     for grid in summary(record):
         lines += ["", f"## {grid.title}", "", *_markdown(grid)]
         lines += ["", *(f"- {note}" for note in grid.notes)] if grid.notes else []

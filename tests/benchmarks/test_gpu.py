@@ -99,7 +99,7 @@ def contestants(
     """Return prepared contestants, one in each worker, and their hosts."""
     some = [Contestant(name, Rival(name, list), Work(TINY)) for name in workers]
     hosts = Hosts(lambda: Fake(clock))
-    hosts.known.update({(name, "additive"): worker for name, worker in workers.items()})
+    hosts.known.update({(name, "additive", TINY): worker for name, worker in workers.items()})
 
     def pause() -> None:
         clock.now += 0.5
@@ -146,6 +146,27 @@ def test_who_prepares_too_long_is_given_up_and_others_run() -> None:
     assert [one.runs for one in some] == [True, False]
     assert some[1].problem == "given up after 20 s of preparation"
     assert clock.now < 25
+
+
+def test_the_end_of_the_preparation_leaves_time_for_those_who_are_ready() -> None:
+    """A process that holds something prepared may finish; no further preparation begins."""
+    clock = Time()
+    workers = {"quick": Fake(clock), "slow": Fake(clock, prepares=6), "stuck": Fake(clock)}
+    workers["stuck"].prepares = 99
+    some = [Contestant(name, Rival(name, list), Work(TINY)) for name in workers]
+    later = [Contestant("slow", some[1].rival, Work(TINY, range=x)) for x in ("half", "four")]
+    hosts = Hosts(lambda: Fake(clock))
+    hosts.known.update({(name, "additive", TINY): worker for name, worker in workers.items()})
+
+    def pause() -> None:
+        clock.now += 0.5
+
+    prepare([*some, *later], hosts, Deadline(10, clock=clock), 1000, pause=pause)
+    assert [one.runs for one in (*some, *later)] == [True, True, False, True, False]
+    assert some[2].problem == "given up as the time was over"
+    assert later[1].problem == "given up before it began: the time was over"
+    assert workers["slow"].reason is None
+    assert clock.now < 13
 
 
 def test_turns_are_taken_and_ratios_are_those_of_rounds() -> None:

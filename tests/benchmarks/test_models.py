@@ -101,7 +101,7 @@ def test_the_parts_and_their_bars(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert (bar["target"], bar["value"], bar["met"]) == ("≤ 1.5", 1 / ratio, 1 / ratio <= 1.5)
     text = (tmp_path / "bench.md").read_text(encoding="utf-8")
     assert "| 3, 1, 17, 5, 4, 2 filters of 5 |" in text
-    assert "| 4, 9, 9, 3, 5 + backward, gaussian, lengths of a quarter |" in text
+    assert "| 4, 9, 9, 3, 5 + backward, lengths of a quarter, gaussian |" in text
 
 
 def test_the_best_of_theirs_is_the_bar() -> None:

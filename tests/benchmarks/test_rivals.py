@@ -448,7 +448,7 @@ def test_a_framework_against_what_its_user_would_write(
 def test_what_is_left_out_as_the_time_is_over_is_said(tmp_path: Path) -> None:
     result = run(tmp_path / "run", "--rivals", "dot", "--minutes", "0.1")
     assert result.exit_code == 0
-    assert "left out, as the time was over: speed, growth" in plain(result.output)
+    assert "Left out, as the time was over: speed; growth" in plain(result.output)
     assert "Nothing was measured." in plain(result.output)
 
 
