@@ -113,8 +113,14 @@ def _rate(count: float, seconds: dict[str, float]) -> dict[str, float]:
     }
 
 
-def _row(workload: str, variant: str, quantity: str, x: dict[str, float], dtype: str = "") -> Row:
-    return row(workload, variant, dtype or "bfloat16", quantity, x)
+def _row(
+    workload: str,
+    variant: str,
+    quantity: str,
+    x: dict[str, float],
+    dtype: str | None = "bfloat16",
+) -> Row:
+    return row(workload, variant, dtype, quantity, x)
 
 
 def operations(chip: Chip, clock: EventClock) -> Iterator[Row]:
@@ -150,9 +156,9 @@ def instructions(chip: Chip, clock: EventClock) -> Iterator[Row]:
             continue
         seconds = _seconds(_repeat(kernels, out, programs, x.asm), clock)
         lanes = _REPEATS * kernels.IN_A_ROW * programs * block
-        yield _row("instructions", name, "10¹² lanes/s", _rate(lanes / 1e12, seconds), "lanes")
+        yield _row("instructions", name, "10¹² lanes/s", _rate(lanes / 1e12, seconds), None)
         per_clock = _rate(lanes / (1e6 * mhz * chip.sms), seconds)
-        yield _row("instructions", name, "lanes a clock", per_clock, "lanes")
+        yield _row("instructions", name, "lanes a clock", per_clock, None)
     for name, maxima in kernels.MIXES.items():
         asm, warps = kernels.mix_asm(maxima), kernels.WARPS
         mixed = partial(kernels.mix[(programs,)], out, 7, _REPEATS, asm, num_warps=warps)
@@ -227,7 +233,7 @@ def launches(chip: Chip, clock: EventClock) -> Iterator[Row]:
         call()
     for how, seconds in (("", times), (", in a CUDA graph", _seconds(graph.replay, clock))):
         found = {key: 1e6 * seconds[key] / _LAUNCHES for key in ("median", "low", "high")}
-        yield _row("launches", name + how, "µs", found, "launch")
+        yield _row("launches", name + how, "µs", found, None)
 
 
 def separable(chip: Chip, clock: EventClock) -> Iterator[Row]:

@@ -46,7 +46,9 @@ _WAYS = {
 }
 
 
-def row(workload: str, variant: str, dtype: str, quantity: str, ratio: dict[str, float]) -> Row:
+def row(
+    workload: str, variant: str, dtype: str | None, quantity: str, ratio: dict[str, float]
+) -> Row:
     """Return a row; `ratio` has a median and, of several rounds, their middle half."""
     spread = [_short(ratio[x]) for x in ("low", "high")] if "low" in ratio else None
     named = {"workload": workload, "variant": variant, "dtype": dtype, "quantity": quantity}

@@ -146,7 +146,8 @@ def test_a_run_on_a_gpu_fills_the_tables_of_its_page(
         on_gpu("step", ours, entry("dot", **slow), title="") | step,
         on_gpu("step, CUDA graph", ours, title="CUDA graph") | step,
         on_gpu("graphs", ours, title="degrees even", edges=400_000, score="gatv2"),
-        on_gpu("kernels", entry("tanh", ms=50.0, kernels=kernels), entry("product"), passes=TRAINING),
+        on_gpu("kernels", entry("tanh", ms=50.0, kernels=kernels), entry("product"),
+               passes=TRAINING),
     ]  # fmt: skip
     run = {"results": found, "chip": asdict(chip), "interrupted": True}
     run |= {"cut_short": ["training"], "left_out": ["small", "narrow"]}
