@@ -304,12 +304,12 @@ def _of_weight(
 ) -> _Gradients:
     """Return gradients with d_weight (problems, width), without factors folded into the weight.
 
-    A pair that is homogeneous of degree n has n · pair = a · ∂pair/∂a + b · ∂pair/∂b (Euler), so
-    that sums over tokens give the gradient of its weight.
+    Euler: a pair of degree n is (a ∂pair/∂a + b ∂pair/∂b) / n. The gradient of its weight is
+    therefore a sum over tokens.
     """
     d_weight, weight = made.weight.sum(1), call.inputs.x.weight
     made = made._replace(weight=d_weight)
-    if call.unweighted:
+    if call.unweighted and call.weight is not None:
         of_weight = call.inputs.of_problems(call.weight)
         a, b = (call.inputs.of_problems(y).to(made.a.dtype) for y in (call.a, call.b))
         d_weight = _times(a, made.a).sum(1) + _times(b, made.b).sum(1)

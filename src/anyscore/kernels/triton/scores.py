@@ -6,7 +6,7 @@ tile of queries and returns its state. `…_scores` returns the scores of a tile
     a, b: queries and keys, `Panels`, or `Features` of products. weights: `Weights`. b_state: of
     the queries. i_p: the problem. i_q, i_k: tiles of queries and keys. seed: 0.0, see below.
 
-One feature of a panel is a load of 64 numbers for 128 threads, and Triton repeats the load in the
+One feature of a panel is a load of 64 numbers for 128 threads. Triton repeats the load in the
 layout of the tile instead of converting it. A thread has squares of 4 × 4 of the tile, so it needs
 four loads per feature. The layout of tensor cores' sums would need eleven.
 """
