@@ -212,8 +212,8 @@ def _memory(backend: Backend, task: Task) -> int | None:
     """Return the bytes that the reference holds at a time; None for unknown sizes.
 
     An array has a number for each query and key, and for each feature unless the pair is a product.
-    Arrays held at a time were counted by measuring peaks. Dropout and other normalizers than the
-    softmax were not counted: these peaks are up to twice as large.
+    Measured peaks gave the number of arrays at a time. Dropout, the sigmoid and sparse weights are
+    left out: with them, peaks are up to twice as large.
     """
     f, of_all, edges = task.score, task.sizes.scores_shape, task.edges
     factors = f if isinstance(f, Factors) else None

@@ -137,6 +137,10 @@ def attention(
         NotImplementedError: impl="fused" or impl="separable" cannot run the call, or the call does
             not run across ranks.
 
+    Warns:
+        UserWarning: No kernels run on the device, and the reference needs 1 GiB or more. There is
+            no warning with impl="reference".
+
     >>> import numpy as np
     >>> from anyscore import attention
     >>> keys, values = np.ones((2, 10, 2)), np.arange(40.0).reshape(1, 10, 4)
@@ -332,10 +336,7 @@ def _lower(call: Call, options: Options, agreement: Agreement | None) -> Lowered
 
 
 def run(backend: Backend, task: Task, options: Options) -> tuple[Task, Result]:
-    """Choose and run an implementation. Return (the task as it was run, its result).
-
-    Warns if the reference needs much memory on a device without kernels.
-    """
+    """Choose and run an implementation. Return (the task as it was run, its result)."""
     plan, implementation, task = _choose(backend, task, options)
     if (plan.reference_bytes or 0) >= MUCH and options.impl != "reference":
         _warn(backend, task, plan)

@@ -105,7 +105,9 @@ def test_caches_do_what_the_page_says(server: Server, tmp_path: Path) -> None:
 
 
 @by("pytorch")
-@pytest.mark.parametrize("name", ["hugging_face.md", "torch_nn.md", "pictures.md", "questions.md"])
+@pytest.mark.parametrize(
+    "name", ["hugging_face.md", "torch_nn.md", "pictures.md", "questions.md", "install.md"]
+)
 def test_pages_of_pytorch_print_what_they_say(server: Server, name: str, tmp_path: Path) -> None:
     server.run(OTHERS.with_name(name), tmp_path)
 
