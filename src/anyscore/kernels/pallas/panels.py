@@ -18,6 +18,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from anyscore.call.operands import WITH_KEY_HEADS, Settings
+from anyscore.kernels.pallas.exponentials import exponentials, used
 from anyscore.kernels.xla.call import Shape
 from anyscore.ops import Array
 from anyscore.score.pairs import PRODUCT, Pair
@@ -39,8 +40,18 @@ _OWN = {
     "seed": 1,
     "counter": 1,
     "origin": 1,
+    "exp_a": 3,
+    "exp_b": 3,
+    "coefficients": 2,
+    "constants": 1,
+    "a_bounds": 2,
+    "b_bounds": 2,
 }
 """The number of an operand's own dimensions in a panel; one dimension becomes two: (1, n)."""
+_BY_FEATURE = "a", "b", "exp_a", "exp_b"
+"""The operands with one row of tokens for each feature."""
+_OF_KEYS = WITH_KEY_HEADS | {"exp_b", "b_bounds"}
+"""The operands with key heads."""
 NONFINITE = "nonfinite_value", "nonfinite_d_output", "nonfinite_a", "nonfinite_b"
 """For each tile of that operand, whether some of its entries are not finite."""
 
@@ -71,13 +82,13 @@ class Layout:
 
     @property
     def rows(self) -> int:
-        """Queries in a tile."""
-        return _tile(self.queries, *self._tokens)
+        """Queries in a tile; NVIDIA's matrix units take 64 at once."""
+        return self._tile(self.queries, 64)
 
     @property
     def columns(self) -> int:
-        """Keys in a tile."""
-        return _tile(self.keys, *self._tokens)
+        """Keys in a tile; more spill registers."""
+        return self._tile(self.keys, 32)
 
     @property
     def row_tiles(self) -> int:
@@ -91,6 +102,11 @@ class Layout:
     def features(self) -> int:
         """Features of a product per step; other pairs take one."""
         return _tile(self.h, 32, 16) if self.pair == PRODUCT else 1
+
+    @property
+    def by_exponentials(self) -> bool:
+        """Whether operands include exponentials of tokens."""
+        return used(self.pair, self.acc_dtype)
 
     @property
     def values(self) -> int:
@@ -118,10 +134,11 @@ class Layout:
         """Chunk c of the columns of the value."""
         return pl.ds(pl.multiple_of(c * self.values, self.values), self.values)
 
-    @property
-    def _tokens(self) -> tuple[int, int]:
-        """The most and the least tokens in a tile; larger products spill registers."""
-        return (128, 128) if self.target == "tpu" else (32, 16)
+    def _tile(self, n: int, most: int) -> int:
+        """Return the tile size for n tokens; sums of float64 take at most 32."""
+        if self.target == "tpu":
+            return 128
+        return _tile(n, most if self.acc_dtype == "float32" else 32, 16)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +178,8 @@ def panels(s: Layout, operands: Mapping[str, Array]) -> dict[str, Panel]:
     """Return panels of all operands by name, and of the bounds and flags of tiles.
 
     a and b are (..., h, 1, T). low, high: the range of tiles of keys that any query of a tile may
-    attend. The flags of `NONFINITE` are included if there is a mask.
+    attend. The flags of `NONFINITE` are included if there is a mask, and `Exponentials` if the
+    kernels take them: exp_a and exp_b as a and b, and bounds (..., 2, tiles).
     """
     given = dict(operands)
     rows, columns = s.row_tiles * s.rows, s.column_tiles * s.columns
@@ -184,12 +202,20 @@ def panels(s: Layout, operands: Mapping[str, Array]) -> dict[str, Panel]:
         given["mask"] = given["mask"].astype(np.int8)
         own = zip(given["mask"].shape[-2:], (rows, columns), strict=True)
         sizes["mask"] = tuple(1 if n == 1 else whole for n, whole in own)
+    if s.by_exponentials:
+        made = exponentials(given, s.settings.groups)
+        given |= made._asdict() | {"a": given["a"], "b": given["b"]}
+        given |= {"exp_a": made.a, "exp_b": made.b}
+        given["a_bounds"] = _of_tiles(made.a_bounds, s.row_tiles, s.rows)
+        given["b_bounds"] = _of_tiles(made.b_bounds, s.column_tiles, s.columns)
+        whole = made.a.shape[-1]
+        sizes |= {"exp_a": (whole, rows), "exp_b": (whole, columns), "weight": (whole,)}
     laid_out = {}
     for name, x in given.items():
-        x = jnp.swapaxes(x, -1, -2) if name in ("a", "b") else x
+        x = jnp.swapaxes(x, -1, -2) if name in _BY_FEATURE else x
         x = _padded(x, *sizes[name]) if name in sizes else x
-        x = x[..., None, :] if name in ("a", "b") else x[..., None] if name == "counter" else x
-        laid_out[name] = panel(s, x, _OWN[name], name in WITH_KEY_HEADS)
+        x = x[..., None, :] if name in _BY_FEATURE else x[..., None] if name == "counter" else x
+        laid_out[name] = panel(s, x, _OWN[name], name in _OF_KEYS)
     return laid_out | _bounds(s, bounds) | (_nonfinite(s, laid_out) if s.masked else {})
 
 
@@ -219,6 +245,13 @@ def _bounds(s: Layout, bounds: Mapping[str, Array | None]) -> dict[str, Panel]:
     high = -(-jnp.where(some, stop, 0).reshape(tiles).max(-1) // s.columns)
     named = {"start": start, "stop": stop, "low": low, "high": high}
     return {name: panel(s, x.astype(np.int32), 1) for name, x in named.items()}
+
+
+def _of_tiles(x: Array, tiles: int, n: int) -> Array:
+    """Return the largest of each tile of n tokens (..., tiles), of x (..., T)."""
+    extra = [(0, 0)] * (x.ndim - 1) + [(0, tiles * n - x.shape[-1])]
+    x = jnp.pad(x, extra, constant_values=-np.inf)
+    return x.reshape(*x.shape[:-1], tiles, n).max(-1)
 
 
 def _nonfinite(s: Layout, laid_out: Mapping[str, Panel]) -> dict[str, Panel]:

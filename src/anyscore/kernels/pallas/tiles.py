@@ -2,19 +2,22 @@
 
 A tile has queries i … i + rows − 1 and keys j … j + columns − 1 of group g. Its values are a
 matrix, one number per query and key. Features are read one at a time, a row of b and a column of a.
-If the pair is a product, several are read at a time.
+If the pair is a product, several are read at a time. For tanh the features are exponentials.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
 from jax.experimental import pallas as pl
 
+from anyscore.kernels.pallas.exponentials import AT_ONCE, CLAMP, FREE, WIDE
+from anyscore.kernels.pallas.launch import reciprocal
 from anyscore.kernels.pallas.panels import Layout
 from anyscore.modifiers.dropout import last_dropped, philox
 from anyscore.ops import Array, load
@@ -22,8 +25,22 @@ from anyscore.score.pairs import PRODUCT
 
 _xp = load("jax")
 
+EXPONENTIALS = "exp_a", "exp_b"
+"""The names of A and B of `exponentials`."""
 PIECE = 64
 """Features that are summed separately before they are added to the total, for accuracy."""
+
+
+class Bounds(NamedTuple):
+    """Bounds of a tile of queries and a tile of keys, of their `Exponentials`.
+
+    near: whether the exponentials may be used. exponent: the largest ln|A B|. size: the largest
+    |a + c| plus the largest |b − c|.
+    """
+
+    near: Array
+    exponent: Array
+    size: Array
 
 
 class Tiles:
@@ -46,10 +63,17 @@ class Tiles:
         """Return whether there is an operand of that name."""
         return name in self.refs
 
-    def pair(self, g: Any, d: Any, i: Any, j: Any) -> tuple[Array, Array]:
+    def pair(
+        self, g: Any, d: Any, i: Any, j: Any, names: tuple[str, str] = ("a", "b")
+    ) -> tuple[Array, Array]:
         """Return feature d of the queries (rows, 1) and of the keys (1, columns)."""
-        a, b = self.take("a", g, d, 0, self.queries(i)), self.take("b", g, d, 0, self.keys(j))
+        a = self.take(names[0], g, d, 0, self.queries(i))
+        b = self.take(names[1], g, d, 0, self.keys(j))
         return a[:, None], b[None, :]
+
+    def weight(self, g: Any, d: Any) -> Any:
+        """Return the weight of feature d; 1 without weights."""
+        return self.take("weight", g, 0, d) if self.has("weight") else 1
 
     def queries(self, i: Any) -> Any:
         """Return the slice of a tile's queries."""
@@ -67,26 +91,12 @@ class Tiles:
         The slope (rows, columns) is None where there is no outer function.
         """
         s = self.s
-
-        def chunk(c: Any, total: Array) -> Array:
-            features = pl.ds(c * s.features, s.features)
-            a = self.take("a", g, features, 0, self.queries(i))
-            return total + dot(a, self.take("b", g, features, 0, self.keys(j)), 0, 0)
-
-        def feature(d: Any, total: Array) -> Array:
-            terms = s.pair.value(_xp, *self.pair(g, d, i, j))
-            return total + (terms * self.take("weight", g, 0, d) if self.has("weight") else terms)
-
-        zero = jnp.zeros((s.rows, s.columns), s.acc_dtype)
         if s.pair == PRODUCT:
-            total = loop(s.feature_chunks, chunk, zero)
+            total = self._product(g, i, j)
+        elif s.by_exponentials:
+            total = self._by_exponentials(g, i, j)
         else:
-
-            def piece(p: Any, total: Array) -> Array:
-                first = p * PIECE
-                return total + loop(lax.min(first + PIECE, np.int32(s.h)), feature, zero, first)
-
-            total = loop(-(-s.h // PIECE), piece, zero)
+            total = self._sum(s.h, 1, partial(self._add_feature, g, i, j))
         total = total * s.settings.scale
         if self.has("key_bias"):
             total = total + self.take("key_bias", g, 0, self.keys(j))[None, :]
@@ -96,6 +106,101 @@ class Tiles:
         before, behind = (0, bias) if s.settings.bias_after_outer else (bias, 0)
         total, slope = outer(s.settings.outer, s.settings.outer_scale, total + before)
         return total + behind, slope
+
+    def _product(self, g: Any, i: Any, j: Any) -> Array:
+        """Return Σ_d a_d b_d (rows, columns)."""
+        s = self.s
+
+        def chunk(c: Any, total: Array) -> Array:
+            features = pl.ds(c * s.features, s.features)
+            a = self.take("a", g, features, 0, self.queries(i))
+            return total + dot(s, a, self.take("b", g, features, 0, self.keys(j)), 0, 0)
+
+        return loop(s.feature_chunks, chunk, jnp.zeros((s.rows, s.columns), s.acc_dtype))
+
+    def _sum(self, n: int, at_once: int, step: Callable[[Any, Array], Array]) -> Array:
+        """Return the sum (rows, columns) over n features; step(d, x) adds `at_once` of them."""
+        zero = self._zeros()
+        count, in_piece = n // at_once, PIECE // at_once
+
+        def piece(p: Any, total: Array) -> Array:
+            first = p * in_piece
+            stop = lax.min(first + in_piece, np.int32(count))
+            return total + loop(stop, lambda c, x: step(c * at_once, x), zero, first)
+
+        return loop(-(-count // in_piece), piece, zero)
+
+    def _zeros(self) -> Array:
+        """Return zeros (rows, columns), on NVIDIA GPUs with squares of 4 × 4 for a thread.
+
+        A product has this layout, and Triton gives it to all terms added to the zeros. A thread
+        then reads fewer numbers for each feature. Triton finds that the product is 0 after it has
+        chosen layouts, and removes it.
+        """
+        s = self.s
+        if s.target != "cuda" or s.acc_dtype != "float32":
+            return jnp.zeros((s.rows, s.columns), s.acc_dtype)
+        unknown = jnp.full((16, s.rows), self.take("low", 0, 0, 0), np.float32)
+        x = lax.dot_general(
+            unknown, jnp.zeros((16, s.columns), np.float32), (((0,), (0,)), ((), ())),
+            lax.Precision.HIGHEST,
+        )  # fmt: skip
+        sign = lax.bitcast_convert_type(x, np.uint32) >> np.uint32(31)
+        return lax.bitcast_convert_type(sign & np.uint32(2), np.float32)
+
+    def _add_feature(self, g: Any, i: Any, j: Any, d: Any, total: Array) -> Array:
+        """Return total + w_d pair(a_d, b_d), (rows, columns)."""
+        return total + self.weight(g, d) * self.s.pair.value(_xp, *self.pair(g, d, i, j))
+
+    def _by_exponentials(self, g: Any, i: Any, j: Any) -> Array:
+        """Return Σ_d w_d tanh(a_d + b_d) (rows, columns): see `exponentials`.
+
+        Four features share a reciprocal. In tiles with large exponents two features share it, and
+        in tiles beyond the exponentials tanh is computed by itself.
+        """
+
+        def reciprocals(at_once: int) -> Array:
+            n, step = self.refs["exp_a"].shape[1], partial(self._add_reciprocals, g, i, j, at_once)
+            factor, total = (self.take("constants", g, 0, k) for k in range(2))
+            return total - factor * self._sum(n, AT_ONCE, step)
+
+        def by_tanh() -> Array:
+            return self._sum(self.s.h, 1, partial(self._add_feature, g, i, j))
+
+        bounds = self.bounds(g, i, j)
+        free = jnp.logical_and(bounds.near, bounds.exponent <= FREE)
+        careful = partial(lax.cond, bounds.near, partial(reciprocals, 2), by_tanh)
+        return lax.cond(free, partial(reciprocals, AT_ONCE), careful)
+
+    def bounds(self, g: Any, i: Any, j: Any) -> Bounds:
+        """Return the bounds of a tile."""
+        tiles = lax.div(i, np.int32(self.s.rows)), lax.div(j, np.int32(self.s.columns))
+        (a, a_size), (b, b_size) = (
+            [self.take(name, g, k, tile) for k in range(2)]
+            for name, tile in zip(("a_bounds", "b_bounds"), tiles, strict=True)
+        )
+        near = jnp.logical_and(b_size <= WIDE, a_size < jnp.inf)
+        return Bounds(near, a + b, a_size + b_size)
+
+    def _add_reciprocals(self, g: Any, i: Any, j: Any, at_once: int, d: Any, total: Array) -> Array:
+        """Return total + Σ 1/x of AT_ONCE features from d on, with one reciprocal for `at_once`.
+
+        A sum N/D plus one more 1/x is (N x + D) / (D x). Two at once are clamped.
+        """
+
+        def denominator(d: Any) -> Array:
+            a, b = self.pair(g, d, i, j, EXPONENTIALS)
+            x = self.take("coefficients", g, 0, d) + a * b
+            return x if at_once == AT_ONCE else lax.clamp(-CLAMP, x, CLAMP)
+
+        for first in range(0, AT_ONCE, at_once):
+            x, y = (denominator(d + first + k) for k in range(2))
+            numerator, product = x + y, x * y
+            for k in range(2, at_once):
+                x = denominator(d + first + k)
+                numerator, product = numerator * x + product, product * x
+            total = total + numerator * reciprocal(self.s, product)
+        return total
 
     def mask(self, g: Any, i: Any, j: Any) -> Array:
         """Return the boolean mask (rows, columns), True = may attend."""
@@ -158,7 +263,7 @@ class Tiles:
         n, columns = x.shape[axis], self.s.chunk(c)
 
         def product() -> Array:
-            return dot(x, self.take(name, g, pl.ds(at, n), columns), axis, 0)
+            return dot(self.s, x, self.take(name, g, pl.ds(at, n), columns), axis, 0)
 
         def one_by_one() -> Array:
             place = lax.broadcasted_iota(np.int32, x.shape, axis)
@@ -209,10 +314,15 @@ def sigmoid(scores: Array, shift: Array) -> Array:
     return 1 / (1 + jnp.exp(shift - scores))
 
 
-def dot(x: Array, y: Array, of_x: int, of_y: int) -> Array:
-    """Return the matrix product over an axis of each, without rounding of the factors."""
+def dot(s: Layout, x: Array, y: Array, of_x: int, of_y: int) -> Array:
+    """Return the matrix product over an axis of each, of factors in the dtype of sums.
+
+    NVIDIA's matrix units take float32 in three products of TF32, other targets as it is.
+    """
     axes = ((of_x,), (of_y,)), ((), ())
-    return lax.dot_general(x, y, axes, lax.Precision.HIGHEST, preferred_element_type=x.dtype)
+    in_parts = s.target == "cuda" and s.acc_dtype == "float32"
+    precision = lax.DotAlgorithmPreset.TF32_TF32_F32_X3 if in_parts else lax.Precision.HIGHEST
+    return lax.dot_general(x, y, axes, precision, preferred_element_type=x.dtype)
 
 
 def loop(n: Any, body: Callable[[Any, Any], Any], start: Any, first: Any = 0) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -102,6 +103,15 @@ def array(x: np.ndarray | None) -> Any:
         return None
     x = np.ascontiguousarray(x)
     return jnp.asarray(x.view(jnp.bfloat16) if x.dtype == np.int16 else x)
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """Yield all equations of a program, those of its kernels, loops and branches as well."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns")):
+            if hasattr(inner, "eqns"):
+                yield from equations(getattr(inner, "jaxpr", inner))
 
 
 def check(call: Call, **how: Any) -> literal.Results:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, ClassVar
@@ -27,7 +27,7 @@ from anyscore import (
 from anyscore.kernels.pallas import attention as pallas
 from anyscore.score.factors import Factors
 from frameworks.jax.agreement import agree
-from frameworks.jax.pallas.pallas_calls import SOFTSIGN
+from frameworks.jax.pallas.pallas_calls import SOFTSIGN, equations
 from helpers import far_rows
 from helpers.samples import normal
 
@@ -165,15 +165,6 @@ def test_nothing(sizes: tuple[int, int, int]) -> None:
     assert not found.any()
 
 
-def sizes(jaxpr: Any) -> Iterator[int]:
-    """Yield the size of every array that a program computes, in kernels as well."""
-    for equation in jaxpr.eqns:
-        yield from (getattr(x.aval, "size", 0) for x in equation.outvars)
-        for inner in jax.tree.leaves(equation.params, is_leaf=lambda x: hasattr(x, "eqns")):
-            if hasattr(inner, "eqns"):
-                yield from sizes(getattr(inner, "jaxpr", inner))
-
-
 def test_memory() -> None:
     """Neither a forward nor a backward holds an array of queries × keys entries."""
     queries, keys = 1009, 2003
@@ -184,7 +175,8 @@ def test_memory() -> None:
             score = Softsign(PARAMETERS[3])
             return attention(q, k, k, mask=Causal("end"), score=score, impl=impl).sum()
 
-        return max(sizes(jax.make_jaxpr(jax.grad(of, (0, 1)))(q, k).jaxpr))
+        made = equations(jax.make_jaxpr(jax.grad(of, (0, 1)))(q, k).jaxpr)
+        return max(getattr(x.aval, "size", 0) for equation in made for x in equation.outvars)
 
     assert largest("fused") < queries * keys / 20
     assert largest("reference") >= queries * keys * D
