@@ -7,8 +7,8 @@
 m and l are the statistics of each query. One kernel has a program per tile of queries, for Σ_j
 dS_ij w ∂₁pair and Σ_j dS_ij pair. The other has a program per tile of keys, with all groups that
 share them. It makes Σ_i dS_ij w ∂₂pair, Σ_i dS_ij and Σ_i P_ij dO_i. JAX derives the slopes of
-a pair from its value; those of tanh come from exponentials. Sums accumulate in the results' memory;
-only one program reads and writes each.
+a pair from its value, and exponentials give the slope of tanh. Sums accumulate in the results'
+memory; only one program reads and writes each.
 """
 
 from __future__ import annotations
