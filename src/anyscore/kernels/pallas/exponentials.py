@@ -36,17 +36,18 @@ _ORDINARY = 2.0**20
 
 
 class Exponentials(NamedTuple):
-    """Arrays of a call in float32, with leading dimensions; b and b_bounds have key heads.
+    """Arrays of a call in float32, with leading dimensions; exp_b and b_bounds have key heads.
 
-    a, b: A and B (..., T, h). coefficients (..., 2, h): C and 1/(2C). constants (..., 2): 2 max|w|
-    and Σ w. Features beyond the last, up to a multiple of AT_ONCE, have A = B = 0 and C = _C_MAX.
+    exp_a, exp_b: A and B (..., T, h). coefficients (..., 2, h): C and 1/(2C). constants (..., 2):
+    2 max|w| and Σ w. Features beyond the last, up to a multiple of AT_ONCE, have A = B = 0 and C =
+    _C_MAX.
     a_bounds, b_bounds (..., 2, T): two numbers of each token. The first is the largest exponent,
     2(a + c) + ln|C| or 2(b − c). The second is the largest |a + c| or |b − c|. Both are ∞ if a
     number of the token is not finite, and for all queries if a weight is not.
     """
 
-    a: Array
-    b: Array
+    exp_a: Array
+    exp_b: Array
     coefficients: Array
     constants: Array
     a_bounds: Array

@@ -83,12 +83,12 @@ class Layout:
     @property
     def rows(self) -> int:
         """Queries in a tile; NVIDIA's matrix units take 64 at once."""
-        return self._tile(self.queries, 64)
+        return self._tokens(self.queries, 64)
 
     @property
     def columns(self) -> int:
-        """Keys in a tile; more spill registers."""
-        return self._tile(self.keys, 32)
+        """Keys in a tile; a larger one spills registers."""
+        return self._tokens(self.keys, 32)
 
     @property
     def row_tiles(self) -> int:
@@ -134,8 +134,8 @@ class Layout:
         """Chunk c of the columns of the value."""
         return pl.ds(pl.multiple_of(c * self.values, self.values), self.values)
 
-    def _tile(self, n: int, most: int) -> int:
-        """Return the tile size for n tokens; sums of float64 take at most 32."""
+    def _tokens(self, n: int, most: int) -> int:
+        """Return the tokens in a tile, of n; with sums of float64 at most 32."""
         if self.target == "tpu":
             return 128
         return _tile(n, most if self.acc_dtype == "float32" else 32, 16)
@@ -179,7 +179,7 @@ def panels(s: Layout, operands: Mapping[str, Array]) -> dict[str, Panel]:
 
     a and b are (..., h, 1, T). low, high: the range of tiles of keys that any query of a tile may
     attend. The flags of `NONFINITE` are included if there is a mask, and `Exponentials` if the
-    kernels take them: exp_a and exp_b as a and b, and bounds (..., 2, tiles).
+    kernels take them: exp_a and exp_b are as a and b, and bounds are (..., 2, tiles).
     """
     given = dict(operands)
     rows, columns = s.row_tiles * s.rows, s.column_tiles * s.columns
@@ -203,12 +203,10 @@ def panels(s: Layout, operands: Mapping[str, Array]) -> dict[str, Panel]:
         own = zip(given["mask"].shape[-2:], (rows, columns), strict=True)
         sizes["mask"] = tuple(1 if n == 1 else whole for n, whole in own)
     if s.by_exponentials:
-        made = exponentials(given, s.settings.groups)
-        given |= made._asdict() | {"a": given["a"], "b": given["b"]}
-        given |= {"exp_a": made.a, "exp_b": made.b}
-        given["a_bounds"] = _of_tiles(made.a_bounds, s.row_tiles, s.rows)
-        given["b_bounds"] = _of_tiles(made.b_bounds, s.column_tiles, s.columns)
-        whole = made.a.shape[-1]
+        given |= exponentials(given, s.settings.groups)._asdict()
+        given["a_bounds"] = _of_tiles(given["a_bounds"], s.row_tiles, s.rows)
+        given["b_bounds"] = _of_tiles(given["b_bounds"], s.column_tiles, s.columns)
+        whole = given["exp_a"].shape[-1]
         sizes |= {"exp_a": (whole, rows), "exp_b": (whole, columns), "weight": (whole,)}
     laid_out = {}
     for name, x in given.items():
