@@ -96,7 +96,7 @@ class Tiles:
         elif s.by_exponentials:
             total = self._by_exponentials(g, i, j)
         else:
-            total = self._sum(s.h, 1, partial(self._add_feature, g, i, j))
+            total = self._by_pair(g, i, j)
         total = total * s.settings.scale
         if self.has("key_bias"):
             total = total + self.take("key_bias", g, 0, self.keys(j))[None, :]
@@ -148,9 +148,13 @@ class Tiles:
         sign = lax.bitcast_convert_type(x, np.uint32) >> np.uint32(31)
         return lax.bitcast_convert_type(sign & np.uint32(2), np.float32)
 
-    def _add_feature(self, g: Any, i: Any, j: Any, d: Any, total: Array) -> Array:
-        """Return total + w_d pair(a_d, b_d), (rows, columns)."""
-        return total + self.weight(g, d) * self.s.pair.value(_xp, *self.pair(g, d, i, j))
+    def _by_pair(self, g: Any, i: Any, j: Any) -> Array:
+        """Return Σ_d w_d pair(a_d, b_d) (rows, columns)."""
+
+        def add(d: Any, total: Array) -> Array:
+            return total + self.weight(g, d) * self.s.pair.value(_xp, *self.pair(g, d, i, j))
+
+        return self._sum(self.s.h, 1, add)
 
     def _by_exponentials(self, g: Any, i: Any, j: Any) -> Array:
         """Return Σ_d w_d tanh(a_d + b_d) (rows, columns): see `exponentials`.
@@ -164,12 +168,11 @@ class Tiles:
             factor, total = (self.take("constants", g, 0, k) for k in range(2))
             return total - factor * self._sum(n, AT_ONCE, step)
 
-        def by_tanh() -> Array:
-            return self._sum(self.s.h, 1, partial(self._add_feature, g, i, j))
-
         bounds = self.bounds(g, i, j)
         free = jnp.logical_and(bounds.near, bounds.exponent <= FREE)
-        careful = partial(lax.cond, bounds.near, partial(reciprocals, 2), by_tanh)
+        careful = partial(
+            lax.cond, bounds.near, partial(reciprocals, 2), partial(self._by_pair, g, i, j)
+        )
         return lax.cond(free, partial(reciprocals, AT_ONCE), careful)
 
     def bounds(self, g: Any, i: Any, j: Any) -> Bounds:
