@@ -12,7 +12,17 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyscore import Causal, Euclidean, GATv2, Gaussian, Lengths, StudentT, attention, scores
+from anyscore import (
+    Additive,
+    Causal,
+    Euclidean,
+    GATv2,
+    Gaussian,
+    Lengths,
+    StudentT,
+    attention,
+    scores,
+)
 from anyscore.kernels.triton import call
 from helpers.samples import normal
 
@@ -111,3 +121,12 @@ def test_leaky_relu(name: str, fill: float | None) -> None:
     found, expected = scores(query, key, score=score, impl="fused"), exact(query, key, score)
     close = {"rtol": 1e-5, "atol": 1e-5, "equal_nan": True}
     torch.testing.assert_close(found.double(), expected, **close)
+
+
+def test_tanh_of_keys_far_apart() -> None:
+    """Exponents of queries and keys are cut on opposite sides, and their sum is small."""
+    query, key = torch.linspace(-50, 10, 70)[:, None], torch.tensor([0.0, 200.0])
+    key = key.repeat_interleave(70)[:, None]
+    score = Additive(None, None, torch.ones(1))
+    found, expected = scores(query, key, score=score, impl="fused"), exact(query, key, score)
+    torch.testing.assert_close(found.double(), expected, rtol=1e-6, atol=1e-6)

@@ -360,18 +360,18 @@ def exponential_scores(
     p_bound = b.bounds + (problem_of(b, i_p, sizes.heads) * b.tiles + i_k) * 2
     highest, widest = tl.load(p_bound), tl.load(p_bound + 1)
     p_ea, p_eb = a.mapped + at_a + o_t, b.mapped + at_b + o_t
-    m_free = b_state + highest <= FREE
     m_near = (widest <= WIDE) & (b_state < float("inf"))
+    m_free = m_near & (b_state + highest <= FREE)
     p_c = p_w + PADDED
     # No branches: after a branch the tile would lose the layout of tensor cores.
     n_fours, n_twos = tl.where(m_free, PADDED, 0), tl.where(m_near & (m_free == 0), PADDED, 0)
     b_s = _add_reciprocals(p_ea, p_eb, p_c, b_s, n_fours, RECIPROCAL, 4, False)
     b_s = _add_reciprocals(p_ea, p_eb, p_c, b_s, n_twos, RECIPROCAL, 2, True)
-    n_ones = tl.where(m_free | m_near, 0, WIDTH)
+    n_ones = tl.where(m_near, 0, WIDTH)
     b_s = _add_features(p_a, p_b, p_w, b_s, VALUE, n_ones, 1)
     factor, total = tl.load(weights.constants + i_w * 2), tl.load(weights.constants + i_w * 2 + 1)
-    factor = tl.where(m_free | m_near, -factor, 1.0)
-    return tl.fma(b_s, factor, tl.where(m_free | m_near, total, 0.0))
+    factor = tl.where(m_near, -factor, 1.0)
+    return tl.fma(b_s, factor, tl.where(m_near, total, 0.0))
 
 
 @triton.jit
