@@ -1,6 +1,6 @@
 """The cost of options in PyTorch on a CPU: `python -m benchmarks.options`.
 
-Pairs from formulas, separable scores, biases and sparse normalizers. Calls take turns; the table
+Pairs from formulas, biases and sparse normalizers. Calls take turns; the table
 has medians. On one thread times are the processor's, so that other programs hardly count. All but
 biases are first compared with another implementation.
 """
@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyscore import Additive, ALiBi, Relative, Score, attention
+from anyscore import ALiBi, Relative, Score, attention
 from anyscore.backends.torch.sparse import sparse_weights
 from anyscore.lab.bench.timing import spread
 from anyscore.modifiers.normalizers import POWERS
@@ -60,19 +60,6 @@ def pairs() -> tuple[dict[str, Call], list[Tensor]]:
     }
     torch.testing.assert_close(*(calls[name]() for name in list(calls)[:2]), rtol=1e-4, atol=1e-5)
     return calls, [query, key, value, w]
-
-
-def separable() -> tuple[dict[str, Call], list[Tensor]]:
-    """Return the exact and the separable call, of projections within ± 3."""
-    query, key, w = (6 * x - 3 for x in torch.rand(3, 4, LENGTH, 64))
-    score, leaves = Additive(None, None, w[0, 0] / 6), [query, key]
-    names = {"exact": "fused", '`impl="separable"`': "separable"}
-    calls: dict[str, Call] = {
-        name: partial(attention, query, key, key, score=score, impl=impl)
-        for name, impl in names.items()
-    }
-    torch.testing.assert_close(*(call() for call in calls.values()), rtol=1e-2, atol=1e-2)
-    return calls, leaves
 
 
 def biases() -> tuple[dict[str, Call], list[Tensor]]:
@@ -132,10 +119,9 @@ def times(calls: dict[str, Call], leaves: list[Tensor]) -> dict[str, list[list[f
 def rows() -> Iterator[Row]:
     """Yield the rows of a record."""
     modes = "forward", "with gradients"
-    for work, make in (("pairs", pairs), ("separable", separable)):
-        for name, both in times(*make()).items():
-            for mode, ms in zip(modes, both, strict=True):
-                yield row(work, name, "float32", f"{mode}: ms", spread(ms))
+    for name, both in times(*pairs()).items():
+        for mode, ms in zip(modes, both, strict=True):
+            yield row("pairs", name, "float32", f"{mode}: ms", spread(ms))
     found = times(*biases())
     for name, both in found.items():
         for mode, ms, base in zip(modes, both, found["none"], strict=True):

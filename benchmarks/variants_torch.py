@@ -68,7 +68,7 @@ def formula(work: Work) -> list[Variant]:
 
 
 def separable(work: Work) -> list[Variant]:
-    """List anyscore's additive score as a product."""
+    """List anyscore's additive score as products of rows."""
 
     def attend(q: Tensor, k: Tensor, v: Tensor, w: Tensor) -> Tensor:
         output: Tensor = attention(q, k, v, score=work.formula.score(w), impl="separable")

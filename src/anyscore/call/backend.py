@@ -82,12 +82,14 @@ class Implementation:
 class Backend:
     """The interface of a framework; each framework implements it in `backends/`.
 
-    xp: the framework's operations. reference: the reference in these operations. buffers: the
-    interface to buffers of growing caches, None if the framework has no such caches.
+    xp: the framework's operations. reference: the reference in these operations. separable: the
+    implementation of impl="separable", None if the framework has none. buffers: the interface to
+    buffers of growing caches, None if the framework has no such caches.
     """
 
     xp: Ops
     reference: Implementation
+    separable: Implementation | None = None
     buffers: Buffers | None = None
 
     def fused(self, task: Task) -> tuple[Implementation, ...]:
@@ -192,6 +194,21 @@ def choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implem
     if options.impl != "auto":
         refuse(options.impl, "; ".join(reasons))
     return _of_reference(backend, task, "; ".join(reasons)), backend.reference
+
+
+def choose_separable(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implementation]:
+    """Choose the implementation of impl="separable".
+
+    Raises:
+        NotImplementedError: there is none, or it cannot run the task.
+    """
+    implementation = backend.separable
+    if implementation is None:
+        refuse("separable", "it is for PyTorch on NVIDIA GPUs")
+    reason = implementation.why_not(task, options)
+    if reason is not None:
+        refuse("separable", reason)
+    return Plan(implementation.name, implementation.how(task)), implementation
 
 
 def _of_reference(backend: Backend, task: Task, reason: str) -> Plan:

@@ -5,7 +5,6 @@
     from_scores     normalizers without a kernel, over scores from a kernel
     layouts         `Contiguous`, `Zigzag` and `Uneven`: which tokens each rank has
     sharded         calls across ranks: their check, and the choice of a scheme
-    separable       additive scores as one product of longer rows
     cache/          `prepare_keys`, `make_cache` and `Cache`
 
 Imports `backends` and the layers below. Start with `attention`.

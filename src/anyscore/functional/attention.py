@@ -21,12 +21,13 @@ from anyscore.call.backend import (
     Plan,
     Result,
     choose,
+    choose_separable,
     with_query_bias,
 )
 from anyscore.call.lowering import prepare
 from anyscore.call.prepared import PreparedKeys
 from anyscore.call.task import Call, Options, Task
-from anyscore.functional import from_scores, separable
+from anyscore.functional import from_scores
 from anyscore.functional.layouts import Layout
 from anyscore.functional.sharded import Agreement, choose_sharded
 from anyscore.modifiers.normalizers import Normalizer, Sigmoid, check_normalizer, normalize
@@ -117,9 +118,9 @@ def attention(
             float32 or float64.
         impl: the implementation. With "auto", the default, `plan` says which one runs. With
             "reference" it is the definition in plain operations. With "fused" the call raises,
-            with the reason, if no fused implementation can run it. With "separable" additive
-            scores are computed to three digits as a product, or raise; see the page separable of
-            the documentation.
+            with the reason, if no fused implementation can run it. With "separable" a GPU computes
+            additive scores of half precision as products, to the rounding of the inputs. Other
+            calls raise; see the page separable of the documentation.
         across: the layout of the tokens on several ranks, such as `Contiguous(mesh)` in PyTorch.
             In JAX it is over the name of an axis, inside `jax.shard_map`; the name alone, "cp",
             means `Contiguous("cp")`. Query, key and value are then this rank's tokens, and masks
@@ -354,10 +355,7 @@ def _warn(backend: Backend, task: Task, plan: Plan) -> None:
 
 
 def _choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implementation, Task]:
-    """Choose an implementation. Return (plan, implementation, task).
-
-    The task changes only if "separable" rewrites an additive score as a product.
-    """
+    """Return (plan, implementation, task); the task changes only across ranks."""
     if task.sink is not None:  # its weight depends on the log-sum-exp
         options = options._replace(return_lse=True)
     if task.sharded is not None:
@@ -365,7 +363,7 @@ def _choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Imple
     if task.normalizer != "softmax":
         return from_scores.choose_scores(backend, task, options)
     if options.impl == "separable":
-        return separable.choose_product(backend, task, options)
+        return *choose_separable(backend, task, options), task
     return *choose(backend, task, options), task
 
 

@@ -162,6 +162,8 @@ def _squared(xp: Ops, a: Array, b: Array) -> Array:
 
 PRODUCT = Pair("product", _product)
 TANH = Pair("tanh", _tanh)
+SEPARABLE_TANH = Pair("separable_tanh", _tanh)
+"""TANH for kernels that may compute it as products of rows; impl="separable" puts it in place."""
 LEAKY_RELU = Pair("leaky_relu", _leaky_relu)
 ABSOLUTE = Pair("absolute", _absolute)
 SQUARED = Pair("squared", _squared)

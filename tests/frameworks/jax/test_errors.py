@@ -6,9 +6,10 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
-from anyscore import attention, plan
+from anyscore import Additive, attention, plan
 from helpers.wrong_calls import NAMING, TABLE, check_as_in_numpy, given
 
 
@@ -27,3 +28,9 @@ def test_table(change: dict[str, Any], error: type, text: str) -> None:
 @pytest.mark.parametrize(("change", "parts"), NAMING, ids=range(len(NAMING)))
 def test_names_and_shapes(change: dict[str, Any], parts: list[str]) -> None:
     check_as_in_numpy(change, parts, jnp.asarray)
+
+
+def test_separable_scores_are_for_pytorch() -> None:
+    x, score = jnp.asarray(np.ones((2, 3, 5))), Additive(None, None, jnp.asarray(np.ones(5)))
+    with pytest.raises(NotImplementedError, match="it is for PyTorch on NVIDIA GPUs"):
+        attention(x, x, x, score=score, impl="separable")

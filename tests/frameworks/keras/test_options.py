@@ -122,11 +122,8 @@ def test_impl() -> None:
     expected = attention(query, key, value, score=score, mask=Lengths([2, 4]))
     for impl in ("auto", "reference", "fused"):
         near(Attention(score, impl=impl)(query, key, value, [2, 4]), expected)
-    found = numpy(Attention(score, impl="separable")(query, key, value, [2, 4]))
-    np.testing.assert_allclose(found, expected, atol=5e-3)
-    assert not np.array_equal(found, expected)
-    with pytest.raises(NotImplementedError):
-        Attention("gaussian", impl="separable")(query, key, value)
+    with pytest.raises(NotImplementedError, match='impl="separable" cannot run: it '):
+        Attention(score, impl="separable")(query, key, value)
     for make in (
         Attention,
         lambda **o: SelfAttention(D, 2, **o),

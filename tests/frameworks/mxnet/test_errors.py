@@ -8,7 +8,7 @@ import mxnet as mx
 import numpy as np
 import pytest
 
-from anyscore import Edges, Gaussian, attention
+from anyscore import Additive, Edges, Gaussian, attention
 from anyscore.mxnet import DotProductAttention, MultiHeadAttention
 from frameworks.mxnet.arrays import numbers, to
 from helpers.wrong_calls import NAMING, TABLE, given
@@ -80,3 +80,10 @@ def test_layers_take_arrays_of_mxnet(kind: str) -> None:
             layer(numbers(query), key, value)
         with pytest.raises(TypeError, match=r"MXNet.*NumPy"):
             layer(query, numbers(key), value)
+
+
+def test_separable_scores_are_for_pytorch(kind: str) -> None:
+    query, key, value = (to(x, kind=kind) for x in arrays())
+    score = Additive(None, None, to(np.ones(D), kind=kind))
+    with pytest.raises(NotImplementedError, match="it is for PyTorch on NVIDIA GPUs"):
+        attention(query, key, value, score=score, impl="separable")

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import tensorflow as tf
 
-from anyscore import Score, attention
+from anyscore import Additive, Score, attention
 from anyscore.functional.attention import plan
 from helpers.wrong_calls import NAMING, TABLE, check_as_in_numpy, given
 
@@ -42,3 +43,9 @@ def test_traced(index: int) -> None:
     with pytest.raises(error) as raised:
         run()
     assert str(raised.value) == text
+
+
+def test_separable_scores_are_for_pytorch() -> None:
+    x, score = tf.constant(np.ones((2, 3, 5))), Additive(None, None, tf.constant(np.ones(5)))
+    with pytest.raises(NotImplementedError, match="it is for PyTorch on NVIDIA GPUs"):
+        attention(x, x, x, score=score, impl="separable")

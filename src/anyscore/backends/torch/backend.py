@@ -45,6 +45,7 @@ class Torch(Backend):
 
     xp = load("torch")
     reference = reference_in(xp)
+    separable = triton.SEPARABLE
     buffers = TorchBuffers()
 
     def fused(self, task: Task) -> tuple[Implementation, ...]:

@@ -14,12 +14,12 @@ from torch import Tensor
 
 from anyscore.backends.record import factors, why_not, why_not_dtype
 from anyscore.backends.torch import core, modes, operators
-from anyscore.call.backend import Implementation
+from anyscore.call.backend import Implementation, Result
 from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings
 from anyscore.call.task import Options, Task
 from anyscore.kernels import cpu
 from anyscore.score.factors import Factors
-from anyscore.score.pairs import pair_named
+from anyscore.score.pairs import SEPARABLE_TANH, TANH, pair_named
 
 _TRITON = 3, 4
 _FLOAT64 = 3, 5  # the version with float64 products
@@ -95,6 +95,48 @@ def _why_not(task: Task, options: Options) -> str | None:
 KERNELS = Implementation("triton", _why_not, core.run)
 
 
+def _why_not_separable(task: Task, options: Options) -> str | None:
+    """Return why rows of products cannot replace the tanh of a task, None if they can."""
+    f = task.score
+    if not isinstance(f, Factors) or f.pair != TANH:
+        got = f"has the pair {f.pair.name!r}" if isinstance(f, Factors) else "is a callable"
+        return f"it is for the scores Additive and Concat, and the score {got}"
+    if task.has_outer:
+        return "it has no outer function, and the call has one, such as a softcap"
+    if task.edges is not None:
+        return "it is for tokens, and the mask has the edges of a graph"
+    if task.value is None:
+        return "it is for calls with values"
+    if options.return_scores:
+        return "it returns no weights, and the call asks for them"
+    for x in (f.a, f.b, task.value):
+        if x.dtype not in (torch.bfloat16, torch.float16):
+            return f"it takes bfloat16 and float16, and a tensor is {str(x.dtype)[6:]}"
+    return _why_not_on_nvidia(task, options)
+
+
+def _why_not_on_nvidia(task: Task, options: Options) -> str | None:
+    device = cast(Factors, task.score).a.device
+    if device.type != "cuda" or torch.version.hip:
+        where = "on AMD's" if device.type == "cuda" else f"on {device}"
+        return f"it is for NVIDIA GPUs, and the tensors are {where}"
+    return _why_not(task, options)
+
+
+def _run_separable(task: Task, options: Options, seed: Any) -> Result:
+    """Run a task by the operators, with the pair that only these kernels know."""
+    f = cast(Factors, task.score)
+    return core.run(task._replace(score=f._replace(pair=SEPARABLE_TANH)), options, seed)
+
+
+SEPARABLE = Implementation(
+    "separable",
+    _why_not_separable,
+    _run_separable,
+    lambda task: "tanh as products of rows, where the device finds them exact enough; else exact",
+)
+
+
 def _device_of(x: Tensor) -> AbstractContextManager[None]:
     """Return a context with the device of x current, on which Triton launches."""
     module: Any = torch.xpu if x.is_xpu else torch.cuda
@@ -105,6 +147,9 @@ def _functions(name: str) -> Any:
     """Return the Triton functions of the pair of a name, from the user if the pair has them."""
     from anyscore.kernels.triton import formula, pairs
 
+    if name == SEPARABLE_TANH.key:
+        return pairs.TANH
+
     pair = pair_named(name)
     if pair.triton is not None:
         return pairs.Functions(*pair.triton)
@@ -113,10 +158,12 @@ def _functions(name: str) -> Any:
     return pairs.BY_NAME[name]
 
 
-def _kernels(x: Operands) -> Any:
+def _kernels(x: Operands, pair: str) -> Any:
     """Import and return the module of kernels for these operands, and with it Triton."""
-    from anyscore.kernels.triton import attention, graphs
+    from anyscore.kernels.triton import attention, graphs, separable
 
+    if pair == SEPARABLE_TANH.key:
+        return separable
     return attention if x.rowptr is None else graphs
 
 
@@ -124,7 +171,7 @@ def forward(x: Operands, s: Settings) -> Results:
     """Return the results in the accumulation dtype."""
     acc_dtype = operators.acc_dtype(*x[:N_DIFFERENTIABLE])
     with _device_of(x.a):
-        found: Results = _kernels(x).forward(_functions(s.pair), x, s, acc_dtype)
+        found: Results = _kernels(x, s.pair).forward(_functions(s.pair), x, s, acc_dtype)
     return found
 
 
@@ -135,7 +182,7 @@ def _wide_backward(
     output = results.output
     results = Results(None if output is None else output.contiguous(), stats)
     with _device_of(x.a):
-        found = _kernels(x).backward(_functions(s.pair), x, s, results, upstream)
+        found = _kernels(x, s.pair).backward(_functions(s.pair), x, s, results, upstream)
     made: tuple[operators.Maybe, ...] = tuple(found[:N_DIFFERENTIABLE])
     return made + (None,) * (N_DIFFERENTIABLE - len(made))
 

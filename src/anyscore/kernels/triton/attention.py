@@ -6,10 +6,11 @@ read.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from itertools import product
 from math import prod
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -47,8 +48,16 @@ LEAST_FEATURES = 4
 """Features per program of the backward if tiles are few; otherwise `BLOCK`."""
 
 
-def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -> Results:
-    """Return the results, in acc_dtype."""
+Approximation: TypeAlias = Callable[[Inputs, Rows, Results], Tensor]
+"""(inputs, value, results) → chunks (problems,), not 0 for problems whose results it has written.
+"""
+
+
+def forward(
+    pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype,
+    approximation: Approximation | None = None,
+) -> Results:  # fmt: skip
+    """Return the results, in acc_dtype. approximation: runs first, and leaves other problems."""
     value = x.b[..., :0] if x.value is None else x.value
     queries, keys, d_v = x.a.shape[-2], x.b.shape[-2], value.shape[-1]
     output = x.a.new_empty((*s.lead, queries, d_v), dtype=acc_dtype)
@@ -70,11 +79,12 @@ def forward(pair: Functions, x: Operands, s: Settings, acc_dtype: torch.dtype) -
     kind = value.dtype if value.dtype in HALF else acc_dtype
     columns = Columns(d_v, kind)
     finite = call.rows(inputs.two(value, 2), kind)
+    chunks = None if approximation is None else approximation(inputs, finite, results)
     grid = inputs.problems * call.query_tiles * columns.blocks
     launch(
         forward_kernels.forward, grid, call.of_queries, call.of_keys, call.weights, inputs.biases,
         finite, inputs.mask, inputs.dropout, output, stats, scores, inputs.sizes, call.scale, 0.0,
-        columns.blocks, SCORER=call.scorer, D_V=d_v, COLUMNS=columns.count,
+        columns.blocks, chunks, SCORER=call.scorer, D_V=d_v, COLUMNS=columns.count,
         SIGMOID=bool(s.normalizer), **call.options,
     )  # fmt: skip
     if d_v:
@@ -155,7 +165,7 @@ def _decode(
     )  # fmt: skip
 
 
-class _Gradients(NamedTuple):
+class Gradients(NamedTuple):
     """Gradients of each problem, before sums over problems that share an input.
 
     a (problems, T_q, width), b (problems, T_k, width), weight (problems, query tiles, width),
@@ -184,12 +194,30 @@ def delta_of(results: Results, upstream: Results, s: Settings) -> tuple[Tensor, 
     return d_output, delta.contiguous()
 
 
+class Upstream(NamedTuple):
+    """Inputs of a backward alone: `Rows` of value and dO, dO (n, h, T_q, d_v), D, statistics."""
+
+    values: Rows
+    d_outputs: Rows
+    d_output: Tensor
+    delta: Tensor
+    stats: Tensor
+
+
+BackwardApproximation: TypeAlias = Callable[[Inputs, Upstream, Gradients], Tensor]
+"""(inputs, upstream, gradients) → chunks (problems,), not 0 for problems whose gradients it has
+written.
+"""
+
+
 def backward(
-    pair: Functions, x: Operands, s: Settings, results: Results, upstream: Results
-) -> Operands:
+    pair: Functions, x: Operands, s: Settings, results: Results, upstream: Results,
+    approximation: BackwardApproximation | None = None,
+) -> Operands:  # fmt: skip
     """Return the gradients of a, b, weight, key_bias, value and bias; None for absent ones.
 
     results: of `forward`; upstream: their gradients. All gradients are in the dtype of stats.
+    approximation: as in `forward`; it is not for a bias of pairs.
     """
     stats, factors = results.stats, x[:N_DIFFERENTIABLE]
     value = x.b[..., :0] if x.value is None else x.value
@@ -211,7 +239,7 @@ def backward(
     ds_band = torch.empty_like(p_band, dtype=ds_dtype)
     outside = torch.empty_like(ds_band) if with_outside else None
     some = stats.new_empty((most_problems, tiles, tiles_of(most_keys)), dtype=torch.int32)
-    made = _Gradients(
+    made = Gradients(
         stats.new_zeros((problems, queries, width)),
         stats.new_zeros((problems, keys, width)),
         stats.new_zeros((problems, tiles, width)),
@@ -227,6 +255,10 @@ def backward(
     raw_d_output = operand(d_output, inputs.heads)
     depth = min(Columns(d_v, kind).count, 64 if kind in HALF else BLOCK)
     others = _others(call, ds_dtype) if call.by_products else None
+    chunks = None
+    if approximation is not None:
+        given = Upstream(values, d_outputs, d_output, delta, stats)
+        chunks = approximation(inputs, given, made)
     scorer = call.scorer._replace(at_once=2 if s.outer else 4)  # more would exceed the registers
     for problem, first in product(range(0, problems, most_problems), range(0, keys, most_keys)):
         here = slice(problem, min(problem + most_problems, problems))
@@ -237,7 +269,7 @@ def backward(
             backward_kernels.weights_and_gradients, size[0] * tiles * tiles_of(size[2]),
             call.of_queries, call.of_keys, call.weights, inputs.biases, inputs.mask,
             inputs.dropout, stats, values, d_outputs, delta, d_scores, band, inputs.sizes,
-            call.scale, 0.0, SCORER=scorer, DEPTH=depth, SIGMOID=bool(s.normalizer),
+            call.scale, 0.0, chunks, SCORER=scorer, DEPTH=depth, SIGMOID=bool(s.normalizer),
             **call.options,
         )  # fmt: skip
         sums = partial(_matrix_sums, call, band, size[0])
@@ -252,7 +284,10 @@ def backward(
         ds = ds_band.view(-1)[: prod(size)].view(size)
         with_sums = call.by_norms or pair.steps is not None
         if x.key_bias is not None or with_sums:
-            made.key_bias[here, there].copy_(ds.sum(1, dtype=stats.dtype))
+            of_band, summed_keys = made.key_bias[here, there], ds.sum(1, dtype=stats.dtype)
+            if chunks is not None:
+                summed_keys = summed_keys.where(chunks[here, None] == 0, of_band)
+            of_band.copy_(summed_keys)
         if with_sums:
             made.query_bias[here].add_(ds.sum(2, dtype=stats.dtype))
         if made.bias is not None:
@@ -272,7 +307,7 @@ def backward(
     return Operands(*summed)._replace(bias=made.bias)
 
 
-def _of_norms(call: PackedCall, made: _Gradients) -> _Gradients:
+def _of_norms(call: PackedCall, made: Gradients) -> Gradients:
     """Return gradients of scale Σ_f (a_f − b_f)² from the sums scale · dS b and scale · dSᵀ a.
 
     da_i = 2 scale (a_i Σ_j dS_ij − Σ_j dS_ij b_j)
@@ -287,7 +322,7 @@ def _times(x: Tensor, sums: Tensor) -> Tensor:
     return torch.where(sums == 0, 0.0, x * sums)
 
 
-def _of_steps(steps: Steps, scale: float, made: _Gradients) -> _Gradients:
+def _of_steps(steps: Steps, scale: float, made: Gradients) -> Gradients:
     """Return gradients from the sums of scale · dS above the kink, see `stepped_slopes`.
 
     The slope below the kink times all dS is added.
@@ -300,8 +335,8 @@ def _of_steps(steps: Steps, scale: float, made: _Gradients) -> _Gradients:
 
 
 def _of_weight(
-    pair: Functions, x: Operands, s: Settings, call: PackedCall, made: _Gradients
-) -> _Gradients:
+    pair: Functions, x: Operands, s: Settings, call: PackedCall, made: Gradients
+) -> Gradients:
     """Return gradients with d_weight (problems, width), without factors folded into the weight.
 
     Euler: a pair of degree n is (a ∂pair/∂a + b ∂pair/∂b) / n. The gradient of its weight is
@@ -379,7 +414,7 @@ def _matrix_sums(
 
 
 def _feature_sums(
-    call: PackedCall, band: Band, problems: int, made: _Gradients, of_query: bool
+    call: PackedCall, band: Band, problems: int, made: Gradients, of_query: bool
 ) -> None:
     """Add to the gradients of a and weight (of_query), or of b, the sums over a band."""
     own, other, target = call.of_keys, call.of_queries, made.b

@@ -65,12 +65,12 @@ def _store(stored, b_x, i_local, i_q, i_k, band, sizes):
 @triton.jit
 def weights_and_gradients(
     a, b, weights, biases, mask, dropout, stats, value, d_output, delta, d_scores, band, sizes,
-    scale, seed, SCORER: tl.constexpr, DEPTH: tl.constexpr, SIGMOID: tl.constexpr,
+    scale, seed, chunks, SCORER: tl.constexpr, DEPTH: tl.constexpr, SIGMOID: tl.constexpr,
 ):  # fmt: skip
     """Write a `Band`, one tile per program.
 
     value, d_output: `Rows`, multiplied in steps of DEPTH columns. d_scores: (problems, T_q, T_k),
-    or None.
+    or None. chunks: as in `forward`.
     """
     ACC: tl.constexpr = stats.dtype.element_ty
     PRECISION: tl.constexpr = SCORER.precision
@@ -81,6 +81,10 @@ def weights_and_gradients(
     i_t, rest = tl.program_id(0) % n_tiles, tl.program_id(0) // n_tiles
     i_tile, i_local = rest % n_queries, (rest // n_queries).to(tl.int64)
     i_p = i_local + band.problem
+    if chunks is not None:  # noqa: SIM102 (`and` would load from None)
+        if tl.load(chunks + i_p) != 0:
+            tl.store(band.some + (i_local * n_queries + i_tile) * n_tiles + i_t, 0)
+            return
     o_t, o_r = tl.arange(0, TILE), tl.arange(0, QUERIES)
     o_q, o_k = i_tile * QUERIES + o_r, band.first + i_t * TILE + o_t
     b_start, b_stop = bounds_of(mask, i_p, o_q, sizes)

@@ -69,13 +69,15 @@ def store_scores(scores, b_s, i_p, o_q, o_k, sizes, i_block):
 @triton.jit
 def forward(
     a, b, weights, biases, value, mask, dropout, output, stats, scores, sizes, scale, seed,
-    n_blocks, SCORER: tl.constexpr, D_V: tl.constexpr, COLUMNS: tl.constexpr, SIGMOID: tl.constexpr,
+    n_blocks, chunks, SCORER: tl.constexpr, D_V: tl.constexpr, COLUMNS: tl.constexpr,
+    SIGMOID: tl.constexpr,
 ):  # fmt: skip
     """Write output (problems, T_q, D_V) and stats (problems, 2, T_q), in the accumulation dtype.
 
     SIGMOID: whether a sigmoid is the normalizer; stats then hold its shift and are not written.
     scores: (problems, T_q, T_k), filled with −∞ before; attended entries are written; or None.
-    value: `Rows`. A program has a tile of queries of one problem and COLUMNS of the value.
+    value: `Rows`. A program has a tile of queries of one problem and COLUMNS of the value. chunks:
+    None, or (problems,); the kernel leaves problems with chunks to `nested`.
     """
     ACC: tl.constexpr = stats.dtype.element_ty
     PRECISION: tl.constexpr = SCORER.precision
@@ -85,6 +87,9 @@ def forward(
     i_block, rest = tl.program_id(0) % n_blocks, tl.program_id(0) // n_blocks
     n_tiles = tl.cdiv(sizes.queries, QUERIES)
     i_tile, i_p = rest % n_tiles, (rest // n_tiles).to(tl.int64)
+    if chunks is not None:  # noqa: SIM102 (`and` would load from None)
+        if tl.load(chunks + i_p) != 0:
+            return
     o_t = tl.arange(0, TILE)
     o_q = i_tile * QUERIES + tl.arange(0, QUERIES)
     o_c = i_block * COLUMNS + tl.arange(0, COLUMNS)

@@ -137,27 +137,28 @@ def bounds_of(mask, i_p, o_q, sizes):
 
 
 @triton.jit
-def range_of(b_start, b_stop, keys):
+def range_of(b_start, b_stop, keys, WIDE: tl.constexpr = TILE):
     """Return the first key of the first attended tile, and the end of the last attended tile."""
     m_some = b_start < b_stop
     i_low = tl.min(tl.where(m_some, b_start, keys), 0)
     i_high = tl.max(tl.where(m_some, b_stop, 0), 0)
-    return i_low // TILE * TILE, i_high
+    return i_low // WIDE * WIDE, i_high
 
 
 @triton.jit
-def tiles_of(mask, b_start, b_stop, keys):
+def tiles_of(mask, b_start, b_stop, keys, WIDE: tl.constexpr = TILE):
     """Return the first key of the attended tiles, n_before, n_whole and n_masked.
 
     From the first key on, n_before tiles have masked entries, the next n_whole have none, and the
     rest have masked entries again. The number of all tiles with masked entries is n_masked.
+    A tile has WIDE keys.
     """
-    i_low, i_high = range_of(b_start, b_stop, keys)
-    n_tiles = tl.cdiv(tl.maximum(i_high - i_low, 0), TILE)
+    i_low, i_high = range_of(b_start, b_stop, keys, WIDE)
+    n_tiles = tl.cdiv(tl.maximum(i_high - i_low, 0), WIDE)
     if mask.mask is None:
-        n_before = tl.minimum(tl.cdiv(tl.max(b_start, 0) - i_low, TILE), n_tiles)
+        n_before = tl.minimum(tl.cdiv(tl.max(b_start, 0) - i_low, WIDE), n_tiles)
         n_before = tl.maximum(n_before, 0)
-        n_inside = (tl.min(b_stop, 0) - i_low) // TILE
+        n_inside = (tl.min(b_stop, 0) - i_low) // WIDE
         n_whole = tl.maximum(tl.minimum(n_inside, n_tiles) - n_before, 0)
     else:
         n_before, n_whole = n_tiles, n_tiles * 0
