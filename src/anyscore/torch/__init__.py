@@ -26,6 +26,7 @@ from anyscore.torch.course import (
     MLPAttention,
     masked_softmax,
 )
+from anyscore.torch.flex.attention import flex_attention
 from anyscore.torch.graphs import GATConv, GATv2Conv, TransformerConv
 from anyscore.torch.multihead import MultiHeadAttention, SelfAttention
 from anyscore.torch.pointers.pointer import Decoded, Pointer, PointerKeys, unvisited
@@ -58,6 +59,7 @@ __all__ = [
     "SelfAttention",
     "TransformerConv",
     "chunkwise",
+    "flex_attention",
     "forward_alignment",
     "masked_softmax",
     "monotonic_alignment",

@@ -1,0 +1,282 @@
+"""`flex_attention`, with the arguments of PyTorch's."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, BlockMask
+
+from anyscore.functional.attention import attention
+from anyscore.functional.scores import scores as scores_of
+from anyscore.masks.objects import BooleanMask, Mask
+from anyscore.modifiers.biases import Bias
+from anyscore.ops import Array, Ops
+from anyscore.score import ScaledDot
+from anyscore.score.base import Score
+from anyscore.torch.flex import masks
+from anyscore.torch.flex.score_mod import Modification, NoModification, modification
+from anyscore.torch.flex.trace import DISTANCE, POSITIONS, Traced, by_distance, call, numbers
+
+Mod = Callable[..., Any]
+
+
+@dataclass(frozen=True, eq=False)
+class OfDistance(Bias):
+    """The bias Σ sign · f(b, h, kv_idx − q_idx), of traced functions f of `DISTANCE`.
+
+    terms: (sign, f). batch: the number of sequences.
+    """
+
+    terms: Any = ()
+    batch: int = 1
+    align: str | None = "start"
+    offset: Any = None
+    static = ("terms", "batch", "align")
+
+    def values_at(self, xp: Ops, distances: Array, heads: int | None) -> Array:
+        """Return the bias (B or 1, H or 1, n)."""
+        positions = {
+            "b": _range(self.batch, distances.device),
+            "h": _range(heads or 1, distances.device),
+            DISTANCE: distances.to(torch.int32),
+        }
+        return _sum([sign * _float(numbers(x, positions)) for sign, x in self.terms])
+
+
+def flex_attention(  # noqa: PLR0913 (PyTorch's arguments)
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    score_mod: Mod | None = None,
+    block_mask: BlockMask | Mod | None = None,
+    scale: float | None = None,
+    enable_gqa: bool = False,
+    return_lse: bool = False,
+    kernel_options: Any = None,
+    *,
+    return_aux: AuxRequest | None = None,
+    score: Score | Callable[[Tensor, Tensor], Tensor] | None = None,
+) -> Any:
+    """Attention with the arguments of `torch.nn.attention.flex_attention`, and with any score.
+
+        output_i = Σ_j softmax_j score_mod(s(query_i, key_j), b, h, i, j) · value_j
+
+    A call runs in anyscore's kernels, forward and backward, on a CPU too, and needs no
+    torch.compile. These parts of score_mod and mask take memory for tokens: a factor, a bias of
+    kv_idx − q_idx or of keys, one softcap, and an interval of keys for each query. Other biases and
+    masks are arrays of the smallest shape that broadcasts. −∞ in place of a score is a mask, as the
+    last step. A score_mod of another form warns, and the definition computes it in memory for all
+    scores.
+
+    Args:
+        query: (B, H, T_q, d).
+        key: (B, H_kv, T_k, d).
+        value: (B, H_kv, T_k, d_v).
+        score_mod: a function (score, b, h, q_idx, kv_idx) of scalars → the new score. It is called
+            once. Gradients reach the tensors that it captures. By default None, no change.
+        block_mask: a `BlockMask` of PyTorch, or its mask_mod (b, h, q_idx, kv_idx) → bool without
+            `create_block_mask`. A mask is kept with its `BlockMask`; a mask_mod is asked in every
+            call. By default None, no mask.
+        scale: multiplies the product of query and key. By default 1/√d. Not together with `score`,
+            which has its own.
+        enable_gqa: whether H_kv may be less than H, which it divides. By default False.
+        return_lse: whether to return the log-sum-exp too, as PyTorch's deprecated argument.
+        kernel_options: ignored.
+        return_aux: `AuxRequest(lse=True)` also returns `AuxOutput`. By default None.
+        score: a score of anyscore, computed before score_mod. By default None, the product.
+
+    Returns:
+        The output (B, H, T_q, d_v). With return_aux (output, AuxOutput), and with return_lse
+        (output, lse), where lse is (B, H, T_q), float32 or float64. The output of a query without
+        keys is zero, and its log-sum-exp is −∞.
+
+    Raises:
+        TypeError: score_mod asks for the number of a scalar, as `if` does.
+        ValueError: sizes do not fit each other.
+        NotImplementedError: return_aux asks for the largest scores.
+
+    Source: Dong et al. 2024, Flex Attention: A Programming Model for Generating Optimized Attention
+    Kernels.
+
+    >>> import torch
+    >>> from anyscore import Additive
+    >>> from anyscore.torch import flex_attention
+    >>> x = torch.arange(3.0).reshape(1, 1, 3, 1)
+    >>> causal = lambda b, h, q_idx, kv_idx: q_idx >= kv_idx
+    >>> flex_attention(0 * x, x, x, block_mask=causal)[0, 0, :, 0]        # means of the past
+    tensor([0.0000, 0.5000, 1.0000])
+    >>> steep = lambda score, b, h, q_idx, kv_idx: score - 9.0 * (q_idx - kv_idx).abs()
+    >>> additive = Additive(None, None, torch.ones(1))
+    >>> flex_attention(x, x, x, steep, score=additive)[0, 0, :, 0]
+    tensor([2.6432e-04, 1.0000e+00, 1.9999e+00])
+    """
+    _check(query, key, value, block_mask, enable_gqa)
+    if score is not None and scale is not None:
+        raise ValueError("scale is for the product of query and key: give the score its own scale.")
+    if return_lse and return_aux is not None:
+        raise ValueError(
+            "return_lse and return_aux are both given: AuxRequest(lse=True) is enough."
+        )
+    if return_aux is not None and return_aux.max_scores:
+        raise NotImplementedError(
+            "return_aux asks for max_scores, which no kernel returns: "
+            "anyscore.scores(query, key, bias=…).amax(-1) computes them."
+        )
+    sizes = (*query.shape[:3], key.shape[2])
+    positions = {name: _range(n, query.device) for name, n in zip(POSITIONS, sizes, strict=True)}
+    mask = None if block_mask is None else masks.of_block_mask(block_mask, positions, query)
+    with_lse = return_lse or (return_aux is not None and return_aux.lse)
+    found = _attend(query, key, value, score_mod, mask, scale, score, positions, with_lse)
+    output, lse = (found.output, found.lse) if with_lse else (found, None)
+    if return_aux is not None:
+        return output, AuxOutput(lse=lse)
+    return (output, lse) if return_lse else output
+
+
+def _attend(
+    query: Tensor, key: Tensor, value: Tensor, mod: Mod | None, mask: Mask | None,
+    scale: float | None, score: Any, positions: dict[str, Tensor], return_lse: bool,
+) -> Any:  # fmt: skip
+    """Return the output of `attention` with the parts of a mod, or by the definition."""
+    if mod is None:
+        own = ScaledDot(scale) if score is None else score
+        return attention(query, key, value, score=own, mask=mask, return_lse=return_lse)
+    result = call(mod, ("score", *POSITIONS), query)
+    try:
+        made = modification(result)
+        own, query = _score(made, query, score, scale, positions)
+    except NoModification as reason:
+        warnings.warn(
+            f"score_mod is computed in memory for all scores, queries × keys: {reason}.",
+            stacklevel=4,
+        )
+        own = ScaledDot(scale) if score is None else score
+        return _by_definition(query, key, value, result, mask, own, positions, return_lse)
+    if made.conditions:
+        of_mod = masks.of_conditions(made.conditions, positions)
+        mask = of_mod if mask is None else mask & of_mod
+    bias, bias_after = _biases(made, positions)
+    return attention(
+        query, key, value, score=own, mask=mask, bias=bias, bias_after=bias_after,
+        softcap=made.softcap, return_lse=return_lse,
+    )  # fmt: skip
+
+
+def _score(
+    made: Modification, query: Tensor, score: Any, scale: float | None, positions: dict[str, Tensor]
+) -> tuple[Any, Tensor]:
+    """Return the score with the factors of a modification, and the query with those of queries."""
+    if score is not None:
+        if made.factor != 1.0 or made.factors:
+            raise NoModification("a factor multiplies the score: the score has its own scale")
+        return score, query
+    if scale is None:
+        scale = 1 / math.sqrt(max(query.shape[-1], 1))
+    for factor in made.factors:
+        if isinstance(factor, Traced) and "kv_idx" in factor.depends:
+            raise NoModification(f"{factor} multiplies the score and depends on kv_idx")
+        query = query * numbers(factor, positions).to(query.dtype)
+    return ScaledDot(scale * made.factor), query
+
+
+def _biases(made: Modification, positions: dict[str, Tensor]) -> tuple[Any, Any]:
+    """Return `bias` and `bias_after` of a modification."""
+    if made.softcap:
+        return _bias(made.biases, positions), _bias(made.after, positions)
+    diagonal: list[tuple[float, Any]] = []  # without a softcap the two places mean the same
+    others: list[tuple[float, Any]] = []
+    for sign, x in made.biases:
+        (others if _distance_only(x) is None else diagonal).append((sign, x))
+    return _bias(diagonal, positions), _bias(others, positions)
+
+
+def _distance_only(x: Any) -> Any:
+    """Return x by `DISTANCE` if it depends on q_idx and kv_idx so, else None."""
+    if isinstance(x, Traced) and x.depends & {"q_idx", "kv_idx"}:
+        return by_distance(x)
+    return None
+
+
+def _bias(terms: list[tuple[float, Any]], positions: dict[str, Tensor]) -> Any:
+    """Return the sum of terms: a `Bias` if all are of distances, else a tensor; None for none."""
+    if not terms:
+        return None
+    by = [(sign, _distance_only(x)) for sign, x in terms]
+    if all(x is not None for _, x in by):
+        return OfDistance(tuple(by), len(positions["b"]))
+    return _sum([sign * _float(numbers(x, positions)) for sign, x in terms])
+
+
+def _by_definition(
+    query: Tensor, key: Tensor, value: Tensor, result: Any, mask: Mask | None, score: Any,
+    positions: dict[str, Tensor], return_lse: bool,
+) -> Any:  # fmt: skip
+    """Attend by a matrix of modified scores, as PyTorch does without a compiler."""
+    wide = torch.promote_types(query.dtype, torch.float32)
+    q, k = query.to(wide), key.to(wide)
+    plain = scores_of(q, k, score=score) if isinstance(score, Score) else score(q, k)
+    plain = plain.expand(*(len(x) for x in positions.values()))
+    made = numbers(result, positions, plain).to(wide).expand(plain.shape)
+    kept = BooleanMask(made != -torch.inf)
+    safe = torch.where(made == -torch.inf, 0.0, made)
+    return attention(
+        query, key, value, score=lambda *_: safe, return_lse=return_lse,
+        mask=kept if mask is None else mask & kept,
+    )  # fmt: skip
+
+
+def _sum(tensors: list[Tensor]) -> Tensor:
+    total = tensors[0]
+    for x in tensors[1:]:
+        total = total + x
+    return total
+
+
+def _float(x: Tensor) -> Tensor:
+    return x if x.is_floating_point() else x.to(torch.float32)
+
+
+def _range(n: int, device: torch.device) -> Tensor:
+    return torch.arange(n, dtype=torch.int32, device=device)
+
+
+def _check(query: Tensor, key: Tensor, value: Tensor, block_mask: Any, enable_gqa: bool) -> None:
+    """Check ranks and sizes.
+
+    Raises:
+        TypeError, ValueError: a tensor has another rank or another size than the others.
+    """
+    for name, x in (("query", query), ("key", key), ("value", value)):
+        if not isinstance(x, Tensor):
+            raise TypeError(f"{name} is a {type(x).__name__}, expected a PyTorch tensor.")
+        if x.dim() != 4:
+            raise ValueError(
+                f"{name} has shape {tuple(x.shape)}, expected (batch, heads, tokens, width)."
+            )
+    heads, of_keys = query.shape[1], key.shape[1]
+    if heads != of_keys and not enable_gqa:
+        raise ValueError(
+            f"query has {heads} heads and key {of_keys}: pass enable_gqa=True to share key heads."
+        )
+    if isinstance(block_mask, BlockMask):
+        expected, own = (query.shape[2], key.shape[2]), tuple(block_mask.shape[-2:])
+        if own != expected and block_mask.BLOCK_SIZE[0] < _WHOLE:
+            raise ValueError(
+                f"block_mask is for {own} queries and keys, and the call has {expected}: make it "
+                "by create_block_mask(mask_mod, B, H, T_q, T_k), or pass mask_mod itself."
+            )
+    elif block_mask is not None and not callable(block_mask):
+        raise TypeError(
+            f"block_mask is a {type(block_mask).__name__}, expected a BlockMask or a function "
+            "(b, h, q_idx, kv_idx)."
+        )
+
+
+_WHOLE = 2**30
+"""The block size of PyTorch's `BlockMask` that masks nothing."""

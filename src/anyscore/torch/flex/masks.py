@@ -1,0 +1,94 @@
+"""Conditions of FlexAttention as masks: intervals of keys where they are some, else booleans."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping
+from functools import reduce
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from torch.nn.attention.flex_attention import BlockMask, noop_mask
+
+from anyscore.masks.objects import BooleanMask, Interval, Mask
+from anyscore.torch.flex.trace import POSITIONS, Traced, call, numbers
+
+PAIRS = 2**22
+"""The most pairs of queries and keys whose condition is computed at a time."""
+_KNOWN: WeakKeyDictionary[BlockMask, dict[Any, Mask | None]] = WeakKeyDictionary()
+"""The masks of a `BlockMask`, for each size and device of a call."""
+
+Positions = Mapping[str, Tensor]
+
+
+def of_conditions(conditions: list[Any], positions: Positions) -> Mask | None:
+    """Return the mask of pairs that have all conditions, traced or numbers; None for all pairs."""
+    if not conditions:
+        return None
+    whole = reduce(lambda x, y: Traced("", torch.logical_and, (x, y)), conditions)
+    return recognised(lambda some: numbers(whole, some), positions)
+
+
+def of_block_mask(block_mask: Any, positions: Positions, like: Tensor) -> Mask | None:
+    """Return the mask of a `BlockMask`, or of a mask_mod; a mask is kept with its `BlockMask`."""
+    if not isinstance(block_mask, BlockMask):
+        return of_conditions([call(block_mask, POSITIONS, like)], positions)
+    known = _KNOWN.setdefault(block_mask, {})
+    key = *(len(x) for x in positions.values()), like.device
+    if key not in known:
+        known[key] = _of_blocks(block_mask, positions, like)
+    return known[key]
+
+
+def _of_blocks(block_mask: BlockMask, positions: Positions, like: Tensor) -> Mask | None:
+    mod: Callable[..., Any] = block_mask.mask_mod
+    if mod is not noop_mask:
+        return of_conditions([call(mod, POSITIONS, like)], positions)
+    blocks, rows, columns = block_mask.to_dense().bool(), *block_mask.BLOCK_SIZE
+    if blocks.all():
+        return None
+
+    def kept(some: Positions) -> Tensor:
+        i, j = some["q_idx"] // rows, some["kv_idx"] // columns
+        return blocks[..., i.long()[:, None], j.long()]
+
+    return recognised(kept, positions)
+
+
+def recognised(kept: Callable[[Positions], Tensor], positions: Positions) -> Mask:
+    """Return the mask of booleans kept(positions), (B or 1, H or 1, T_q or 1, T_k or 1).
+
+    Rows without a gap are an `Interval`, of which no matrix is kept. Other masks are booleans.
+    """
+    keys = positions["kv_idx"]
+    starts, stops, parts, whole = [], [], [], True
+    for some in _rows(positions):
+        found = kept(some).bool()
+        found = found.expand(*found.shape[:-1], len(keys))
+        parts.append(found)
+        j = torch.arange(len(keys), device=keys.device)
+        start = torch.where(found, j, len(keys)).amin(-1) if len(keys) else found.sum(-1)
+        stop = torch.where(found, j + 1, 0).amax(-1) if len(keys) else start
+        whole = whole and bool((found.sum(-1) == (stop - start).clamp(min=0)).all())
+        if whole:
+            parts.clear()  # booleans are needed from the first row with a gap on
+        starts.append(start)
+        stops.append(stop)
+        if found.shape[-2] == 1 < len(some["q_idx"]):
+            break  # all queries have one row
+    if whole:
+        return Interval(*(torch.cat(x, -1) for x in (starts, stops)))
+    if len(parts) < len(starts):
+        parts = [kept(some).bool() for some, _ in zip(_rows(positions), starts, strict=False)]
+    return BooleanMask(torch.cat(parts, -2))
+
+
+def _rows(positions: Positions) -> Iterator[Positions]:
+    """Yield positions with some queries at a time."""
+    queries = positions["q_idx"]
+    others = [len(x) for name, x in positions.items() if name != "q_idx"]
+    step = max(PAIRS // max(math.prod(others), 1), 2)
+    for i in range(0, max(len(queries), 1), step):
+        yield {**positions, "q_idx": queries[i : i + step]}

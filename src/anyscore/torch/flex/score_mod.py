@@ -1,0 +1,171 @@
+"""A score_mod as a scale, biases, a softcap and masks.
+
+    score_mod(s) = c · tanh(m · s + bias, capped at c) + bias_after, −∞ where masked
+
+A tree is taken apart from its result to the score. Each operation on the way has one argument that
+depends on the score.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from anyscore.torch.flex.trace import Traced
+
+_ADD = operator.add, torch.add, torch.Tensor.add
+_SUB = operator.sub, torch.sub, torch.Tensor.sub, torch.subtract
+_MUL = operator.mul, torch.mul, torch.Tensor.mul, torch.multiply
+_DIV = operator.truediv, torch.div, torch.Tensor.div, torch.divide, torch.true_divide
+_NEG = operator.neg, torch.neg, torch.Tensor.neg, torch.negative
+_TANH = torch.tanh, torch.Tensor.tanh
+_WHERE = torch.where, torch.Tensor.where
+_FILL = torch.masked_fill, torch.Tensor.masked_fill
+_SAME = torch.Tensor.float, torch.Tensor.contiguous, torch.Tensor.clone
+
+
+@dataclass
+class Modification:
+    """The parts of a score_mod, in the order of `anyscore.attention`.
+
+    factor: m, a number. factors: traced positions that multiply the score beside it. biases:
+    (sign, traced or number) added before the softcap. softcap: c; 0 for none. after: the same as
+    biases, added after it. conditions: traced booleans, all of which an attended pair has.
+    """
+
+    factor: float = 1.0
+    factors: list[Any] = field(default_factory=list)
+    biases: list[tuple[float, Any]] = field(default_factory=list)
+    softcap: float = 0.0
+    after: list[tuple[float, Any]] = field(default_factory=list)
+    conditions: list[Any] = field(default_factory=list)
+
+
+class NoModification(Exception):
+    """A score_mod has another form; the message names the part."""
+
+
+def modification(result: Any) -> Modification:
+    """Return the modification of a traced result.
+
+    Raises:
+        NoModification: the form is another one.
+    """
+    made = Modification()
+    x: Any = result
+    while not _is_score(x):
+        if not _of_score(x):
+            raise NoModification(f"its result {x} does not depend on the score")
+        x = _step(made, x)
+    return made
+
+
+def _of_score(x: Any) -> bool:
+    return isinstance(x, Traced) and "score" in x.depends
+
+
+def _is_score(x: Any) -> bool:
+    return isinstance(x, Traced) and x.name == "score"
+
+
+def _step(made: Modification, x: Traced) -> Traced:
+    """Note the outermost operation of x, and return its argument that depends on the score."""
+    function, args = x.function, x.args
+    inner = [y for y in args if _of_score(y)]
+    if len(inner) != 1 or any(_of_score(y) for y in x.kwargs.values()):
+        raise NoModification(f"{x} reads the score more than once")
+    y: Traced = inner[0]
+    if function in _SAME and not x.kwargs:
+        return y
+    if function in _TANH and not x.kwargs:
+        return _capped(made, x, y)
+    if (function in _WHERE or function in _FILL) and not x.kwargs:
+        return _masked(made, x, y)
+    if x.kwargs or len(args) != (1 if function in _NEG else 2):
+        raise NoModification(f"it has {x}")
+    if function in _NEG:
+        _scale(made, -1.0)
+        return y
+    other = args[1] if args[0] is y else args[0]
+    if function in _ADD:
+        made.biases.append((_sign(made), other))
+    elif function in _SUB and args[0] is y:
+        made.biases.append((-_sign(made), other))
+    elif function in _SUB:
+        made.biases.append((_sign(made), other))
+        _scale(made, -1.0)
+    elif function in _MUL:
+        _multiply(made, x, other)
+    elif function in _DIV and args[0] is y:
+        number = _number(other)
+        if number is None:
+            raise NoModification(f"it divides by positions in {x}: multiply by the inverse")
+        _scale(made, 1 / number)
+    else:
+        raise NoModification(f"it has {x}")
+    return y
+
+
+def _sign(made: Modification) -> float:
+    """Return the factor of a bias that is added here."""
+    if made.factors:
+        raise NoModification("a factor of positions multiplies a bias: add the bias afterwards")
+    return made.factor
+
+
+def _scale(made: Modification, number: float) -> None:
+    made.factor *= number
+
+
+def _multiply(made: Modification, x: Traced, other: Any) -> None:
+    number = _number(other)
+    if number is not None:
+        _scale(made, number)
+    elif isinstance(other, (Traced, Tensor)):
+        made.factors.append(other)
+    else:
+        raise NoModification(f"it has {x}")
+
+
+def _number(x: Any) -> float | None:
+    """Return a number, or the number of a scalar tensor without gradient; None for others."""
+    if isinstance(x, (int, float)):
+        return float(x)
+    if isinstance(x, Tensor) and not x.dim() and not x.requires_grad:
+        return float(x)
+    return None
+
+
+def _capped(made: Modification, x: Traced, y: Traced) -> Traced:
+    """Note m · tanh(y): a softcap m of the scores m · y."""
+    cap = abs(made.factor)
+    if made.softcap or made.factors or not 1e-30 <= cap <= 1e30:
+        raise NoModification(f"it has {x} inside of another function: one softcap fits")
+    made.after, made.biases, made.softcap = made.biases, [], cap
+    return y
+
+
+def _masked(made: Modification, x: Traced, y: Traced) -> Traced:
+    """Note a condition, False where the score is −∞."""
+    if x.function in _FILL:
+        _, condition, filled = x.args
+        keep = False
+    elif x.function is torch.Tensor.where:  # score.where(condition, other)
+        _, condition, filled = x.args
+        keep = True
+    else:
+        condition, first, second = x.args
+        keep = first is y
+        filled = second if keep else first
+    low = _number(filled)
+    if _of_score(condition):
+        raise NoModification(f"the condition of {x} depends on the score")
+    if low is None or low * made.factor != -math.inf or made.softcap or made.factors:
+        raise NoModification(f"{x} puts {filled} in place of the score: -inf as the last step fits")
+    made.conditions.append(condition if keep else Traced("", torch.logical_not, (condition,)))
+    return y

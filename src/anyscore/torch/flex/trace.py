@@ -1,0 +1,292 @@
+"""A mod of FlexAttention as a tree of recorded operations, and its numbers for all positions.
+
+A mod is called once, with `Traced` objects in place of scalars. Operations on them are recorded,
+and computed when their numbers are asked for. `torch.vmap` then maps each scalar over its axis, so
+that the meaning of an operation is that of PyTorch.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.overrides import TorchFunctionMode
+
+POSITIONS = "b", "h", "q_idx", "kv_idx"
+"""The names of positions, in the order of axes of the result."""
+DISTANCE = "kv_idx - q_idx"
+"""The name of a position in place of q_idx and kv_idx; see `by_distance`."""
+_INFINITE = float("-inf")
+
+
+class Traced:
+    """A scalar of a mod: an argument, or a recorded operation.
+
+    name: of an argument, "" of an operation. function, args, kwargs: the operation. depends: the
+    names of the arguments that it reads. dtype: of an argument.
+    """
+
+    def __init__(
+        self, name: str = "", function: Any = None, args: tuple[Any, ...] = (),
+        kwargs: Mapping[str, Any] | None = None, dtype: torch.dtype | None = None,
+        device: torch.device | None = None,
+    ) -> None:  # fmt: skip
+        self.name, self.function, self.args, self.kwargs = name, function, args, kwargs or {}
+        self._dtype, self._device = dtype, device
+        inner = [*_traced(args), *_traced(tuple(self.kwargs.values()))]
+        self.depends: frozenset[str] = frozenset((name,) if name else ()).union(
+            *(x.depends for x in inner)
+        )
+        for x in inner:
+            self._device = self._device or x._device
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func in _FILLED:  # the result does not depend on the numbers of its argument
+            return _FILLED[func](*args[1:], **(kwargs or {}))
+        return cls("", func, args, kwargs)
+
+    @property
+    def dtype(self) -> torch.dtype:
+        if self._dtype is None:
+            raise TypeError(f"{_ONCE} It asks for the dtype of {self}; arguments alone have one.")
+        return self._dtype
+
+    @property
+    def device(self) -> torch.device | None:
+        return self._device
+
+    def __getattr__(self, name: str) -> Callable[..., Traced]:
+        method = getattr(torch.Tensor, name, None)
+        if name.startswith("__") or not callable(method):
+            raise AttributeError(f"A scalar of a mod has no attribute {name!r}.")
+        return lambda *args, **kwargs: Traced("", method, (self, *args), kwargs)
+
+    def __getitem__(self, index: Any) -> Traced:
+        return Traced("", operator.getitem, (self, index))
+
+    def _refuse(self, *args: Any) -> Any:
+        raise TypeError(
+            f"{_ONCE} It asks for the number of {self}, as `if`, `int()` or a loop does: write "
+            "torch.where(condition, …, …) instead."
+        )
+
+    __bool__ = __int__ = __float__ = __index__ = __iter__ = __len__ = _refuse
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        if self.name:
+            return self.name
+        name = getattr(self.function, "__name__", str(self.function)).strip("_")
+        shown = [_shown(x) for x in self.args]
+        if name in _SYMBOLS:
+            return f"({shown[0]} {_SYMBOLS[name]} {shown[1]})"
+        if name == "getitem":
+            return f"{shown[0]}[{shown[1].strip('()')}]"
+        return f"{name}({', '.join(shown)})"
+
+
+_ONCE = "A mod is called once, for all positions."
+_SYMBOLS = {
+    "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "and": "&",
+    "or": "|", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
+}  # fmt: skip
+_FILLED: dict[Any, Callable[..., Any]] = {
+    torch.full_like: lambda value, **options: value,
+    torch.zeros_like: lambda **options: 0.0,
+    torch.ones_like: lambda **options: 1.0,
+}
+
+
+def _binary(function: Any, swapped: bool) -> Any:
+    def record(self: Traced, other: Any) -> Traced:
+        return Traced("", function, (other, self) if swapped else (self, other))
+
+    return record
+
+
+def _unary(function: Any) -> Any:
+    return lambda self: Traced("", function, (self,))
+
+
+for _name in (
+    "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor", "lshift",
+    "rshift", "lt", "le", "gt", "ge", "eq", "ne",
+):  # fmt: skip
+    _function, _plain = getattr(operator, _name), _name.strip("_")
+    setattr(Traced, f"__{_plain}__", _binary(_function, swapped=False))
+    if _plain not in ("lt", "le", "gt", "ge", "eq", "ne"):
+        setattr(Traced, f"__r{_plain}__", _binary(_function, swapped=True))
+for _name in ("neg", "pos", "invert", "abs"):
+    setattr(Traced, f"__{_name}__", _unary(getattr(operator, _name)))
+
+
+def _shown(x: Any) -> str:
+    if isinstance(x, Tensor):
+        return f"tensor{tuple(x.shape)}"
+    if isinstance(x, tuple):
+        return f"({', '.join(map(_shown, x))})"
+    return str(x)
+
+
+def _traced(x: Any) -> Iterator[Traced]:
+    if isinstance(x, Traced):
+        yield x
+    elif isinstance(x, (tuple, list)):
+        for y in x:
+            yield from _traced(y)
+
+
+class _Indexing(TorchFunctionMode):
+    """Records a captured tensor that is indexed by a traced scalar."""
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        if func is torch.Tensor.__getitem__ and [*_traced(args[1:])]:
+            return Traced("", operator.getitem, args)
+        return func(*args, **(kwargs or {}))
+
+
+def call(mod: Callable[..., Any], names: tuple[str, ...], like: Tensor) -> Any:
+    """Call a mod with traced arguments; "score" has the dtype of sums of `like`, others int32."""
+    wide = torch.promote_types(like.dtype, torch.float32)
+    arguments = [
+        Traced(name, dtype=wide if name == "score" else torch.int32, device=like.device)
+        for name in names
+    ]
+    with _Indexing():
+        return mod(*arguments)
+
+
+def numbers(x: Any, positions: Mapping[str, Tensor], score: Tensor | None = None) -> Tensor:
+    """Return the numbers of a traced scalar for all positions, (B, H, T_q, T_k).
+
+    positions: the indices along each axis, integers (n,). Axes on which x does not depend have
+    length 1; positions of `DISTANCE` are one more axis, the last. score (B, H, T_q, T_k): the
+    scores, if x depends on them.
+    """
+    if not isinstance(x, Traced):
+        like = next(iter(positions.values()))
+        number: Tensor = torch.as_tensor(x, device=like.device)
+        return number.reshape((1,) * len(positions))
+    needed = set(positions) if "score" in x.depends else x.depends
+    axes = [name for name in positions if name in needed]
+
+    def of_one(*given: Tensor) -> Tensor:
+        known = dict(zip(axes, given, strict=False))
+        if score is not None:
+            known["score"] = given[-1]
+        found = _compute(x, known, {})
+        if not isinstance(found, Tensor):
+            found = torch.as_tensor(found, device=given[0].device)
+        if found.dim():
+            raise ValueError(
+                f"A mod must return a scalar for each query and key, got {tuple(found.shape)} of "
+                f"{x}."
+            )
+        return found
+
+    mapped: Any = of_one
+    with_score = score is not None and "score" in x.depends
+    for i in reversed(range(len(axes))):
+        in_dims = [0 if i == j else None for j in range(len(axes))]
+        mapped = torch.vmap(mapped, in_dims=(*in_dims, *((0,) if with_score else ())))
+    found = mapped(*(positions[name] for name in axes), *((score,) if with_score else ()))
+    shape = [len(positions[name]) if name in axes else 1 for name in positions]
+    result: Tensor = torch.as_tensor(found).reshape(shape)
+    return result
+
+
+def _compute(x: Any, known: Mapping[str, Tensor], seen: dict[int, Any]) -> Any:
+    """Return the number of a traced scalar; arguments have the numbers `known`."""
+    if isinstance(x, (tuple, list)):
+        return type(x)(_compute(y, known, seen) for y in x)
+    if not isinstance(x, Traced):
+        return x
+    if x.name:
+        return known[x.name]
+    if id(x) not in seen:
+        args = _compute(x.args, known, seen)
+        kwargs = {name: _compute(y, known, seen) for name, y in x.kwargs.items()}
+        function = _index if x.function is operator.getitem else x.function
+        seen[id(x)] = function(*args, **kwargs)
+    return seen[id(x)]
+
+
+def _index(x: Tensor, index: Any) -> Tensor:
+    """Return x[index] of leading axes; a scalar index under vmap has no number of its own."""
+    whole = index if isinstance(index, tuple) else (index,)
+    if all(isinstance(i, (int, Tensor)) for i in whole):
+        made = [torch.as_tensor(i, device=x.device).long() for i in whole]
+        found: Tensor = torch.ops.aten.index(x, made)
+        return found
+    return x[index]
+
+
+def by_distance(x: Any) -> Any:
+    """Return x as a function of `DISTANCE`, in place of q_idx and kv_idx; None if it is none."""
+    if not isinstance(x, Traced) or not x.depends & {"q_idx", "kv_idx"}:
+        return x
+    linear = _linear(x)
+    if linear is not None:
+        of_query, of_key, constant = linear
+        if of_query != -of_key:
+            return None
+        distance: Any = Traced(DISTANCE, dtype=torch.int32, device=x.device)
+        return distance * of_key + constant
+    if x.name:
+        return None
+    args = _all_by_distance(x.args)
+    kwargs = _all_by_distance(tuple(x.kwargs.values()))
+    if args is None or kwargs is None:
+        return None
+    return Traced("", x.function, args, dict(zip(x.kwargs, kwargs, strict=True)))
+
+
+def _all_by_distance(xs: Any) -> Any:
+    made = []
+    for x in xs:
+        found = _all_by_distance(x) if isinstance(x, (tuple, list)) else by_distance(x)
+        if found is None and x is not None:
+            return None
+        made.append(found)
+    return type(xs)(made)
+
+
+def _linear(x: Any) -> tuple[int, int, int] | None:
+    """Return (i, j, n) of i · q_idx + j · kv_idx + n with integers; None for other functions."""
+    if isinstance(x, int) and not isinstance(x, bool):
+        return 0, 0, x
+    if not isinstance(x, Traced):
+        return None
+    if x.name:
+        return {"q_idx": (1, 0, 0), "kv_idx": (0, 1, 0)}.get(x.name)
+    kind = _LINEAR.get(x.function)
+    parts = [_linear(y) for y in x.args] if kind and not x.kwargs else [None]
+    if None in parts:
+        return None
+    known = [part for part in parts if part is not None]
+    if kind == "neg":
+        ((i, j, n),) = known
+        return -i, -j, -n
+    (i, j, n), (k, m, o) = known
+    if kind == "mul":
+        if (i, j) != (0, 0) and (k, m) != (0, 0):
+            return None
+        return i * o + k * n, j * o + m * n, n * o
+    sign = 1 if kind == "add" else -1
+    return i + sign * k, j + sign * m, n + sign * o
+
+
+_LINEAR: dict[Any, str] = {
+    operator.add: "add", torch.add: "add", torch.Tensor.add: "add",
+    operator.sub: "sub", torch.sub: "sub", torch.Tensor.sub: "sub",
+    operator.mul: "mul", torch.mul: "mul", torch.Tensor.mul: "mul",
+    operator.neg: "neg", torch.neg: "neg", torch.Tensor.neg: "neg",
+}  # fmt: skip
