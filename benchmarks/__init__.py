@@ -9,6 +9,7 @@ rivals, and `variants_*.py` set each up. `work.py` and `tasks.py` have inputs an
 `tables.py`, `display.py` and `plot.py` show results; `record.py` writes those of record to
 `measurements/`, from which pages are made. `builds.py` compares builds of the core,
 `small_layers.py` small layers of PyTorch with plain modules. `options.py` measures pairs from
-formulas, biases and other options, `ranks.py` calls across ranks. Each is a command of its own.
+formulas, biases and other options, `ranks.py` calls across ranks, `flex.py` mods of FlexAttention.
+Each is a command of its own.
 Code shared with `anyscore bench` is in `anyscore.lab.bench`.
 """

@@ -158,15 +158,20 @@ def cases() -> Iterator[tuple[str, Any]]:
     yield "four heads, batch 8, 64 tokens, width 64", heads(8, 64, 64)
 
 
-def ratio(one: Callable[[], Any], other: Callable[[], Any]) -> dict[str, float]:
-    """Return the median and quartiles of the ratio of two functions' times, in turns."""
-    for _ in range(20):
+def ratio(
+    one: Callable[[], Any], other: Callable[[], Any], rounds: int = ROUNDS, warm: int = 20
+) -> dict[str, float]:
+    """Return the median and quartiles of the ratio of two functions' times, in turns.
+
+    warm: calls of each before the first turn.
+    """
+    for _ in range(warm):
         one(), other()
     began = time.perf_counter()
     one(), other()
     calls = max(1, int(TURN / (time.perf_counter() - began)))
     ratios = []
-    for _ in range(ROUNDS):
+    for _ in range(rounds):
         times = []
         for function in (one, other):
             began = time.perf_counter()
