@@ -11,6 +11,7 @@ layer.attention_weights                                  # (batch, queries, keys
     nested_weights                   the last weights of nested tensors
     replace, torch_mha               replace PyTorch's multi-head layers; convert their masks
     varlen                           packed sequences, with the arguments of `varlen_attn`
+    flex                             FlexAttention's arguments: masks and biases as functions
     graphs                           PyTorch Geometric's layers
     speech                           attention of speech
     pointers                         pointer networks
