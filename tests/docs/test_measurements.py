@@ -96,7 +96,7 @@ def sentences(module: ModuleType) -> Iterator[tuple[str, str]]:
     yield "README.md", f"{compiled_ms / ours:.1f} times as fast as `torch.compile`"
     yield "README.md", f"a dot product is {ours / dot_ms:.0f} times as fast"
     yield "docs/gpu.md", f"{ours / dot_ms:.0f} times as long"
-    others = f"`torch.compile` takes {compiled_ms} ms, Pallas {ms['JAX', 'Pallas, forward']} ms"
+    others = f"`torch.compile` took {compiled_ms} ms, Pallas {ms['JAX', 'Pallas, forward']} ms"
     yield "README.md", f"{ours:.1f} ms by Triton. {others}, and PyTorch's dot product {dot_ms:.1f}"
 
 
