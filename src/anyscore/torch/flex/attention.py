@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,28 +16,39 @@ from anyscore.functional.attention import attention
 from anyscore.functional.scores import scores as scores_of
 from anyscore.masks.objects import BooleanMask, Mask
 from anyscore.modifiers.biases import Bias
-from anyscore.ops import Array, Ops
+from anyscore.ops import Array, Ops, load
 from anyscore.score import ScaledDot
 from anyscore.score.base import Score
+from anyscore.score.checks import check_call
 from anyscore.torch.flex import masks
 from anyscore.torch.flex.score_mod import Modification, NoModification, modification
-from anyscore.torch.flex.trace import DISTANCE, POSITIONS, Traced, by_distance, call, numbers
+from anyscore.torch.flex.trace import (
+    DISTANCE,
+    POSITIONS,
+    Traced,
+    accumulation,
+    by_distance,
+    call,
+    numbers,
+)
 
 Mod = Callable[..., Any]
+Term = tuple[float, Any]
 
 
 @dataclass(frozen=True, eq=False)
 class OfDistance(Bias):
     """The bias Σ sign · f(b, h, kv_idx − q_idx), of traced functions f of `DISTANCE`.
 
-    terms: (sign, f). batch: the number of sequences.
+    terms: (sign, f). batch: the number of sequences. dtype: of the sum.
     """
 
-    terms: Any = ()
+    terms: tuple[Term, ...] = ()
     batch: int = 1
+    dtype: torch.dtype = torch.float32
     align: str | None = "start"
     offset: Any = None
-    static = ("terms", "batch", "align")
+    static = ("terms", "batch", "dtype", "align")
 
     def values_at(self, xp: Ops, distances: Array, heads: int | None) -> Array:
         """Return the bias (B or 1, H or 1, n)."""
@@ -46,9 +57,10 @@ class OfDistance(Bias):
             "h": _range(heads or 1, distances.device),
             DISTANCE: distances.to(torch.int32),
         }
-        return _sum([sign * _float(numbers(x, positions)) for sign, x in self.terms])
+        return _sum(self.terms, positions, self.dtype)
 
 
+@torch.compiler.disable  # type: ignore[untyped-decorator]  # rows of masks are read
 def flex_attention(  # noqa: PLR0913 (PyTorch's arguments)
     query: Tensor,
     key: Tensor,
@@ -97,8 +109,9 @@ def flex_attention(  # noqa: PLR0913 (PyTorch's arguments)
         keys is zero, and its log-sum-exp is −∞.
 
     Raises:
-        TypeError: score_mod asks for the number of a scalar, as `if` does.
-        ValueError: sizes do not fit each other.
+        TypeError: a mod asks for the number of a scalar, as `if` does, or returns no number.
+        ValueError: sizes do not fit each other, a mod returns more than one number for a pair, or
+            it captures a tensor of another device.
         NotImplementedError: return_aux asks for the largest scores.
 
     Source: Dong et al. 2024, Flex Attention: A Programming Model for Generating Optimized Attention
@@ -116,7 +129,7 @@ def flex_attention(  # noqa: PLR0913 (PyTorch's arguments)
     >>> flex_attention(x, x, x, steep, score=additive)[0, 0, :, 0]
     tensor([2.6432e-04, 1.0000e+00, 1.9999e+00])
     """
-    _check(query, key, value, block_mask, enable_gqa)
+    _check(query, key, value, score_mod, block_mask, enable_gqa)
     if score is not None and scale is not None:
         raise ValueError("scale is for the product of query and key: give the score its own scale.")
     if return_lse and return_aux is not None:
@@ -129,6 +142,8 @@ def flex_attention(  # noqa: PLR0913 (PyTorch's arguments)
             "anyscore.scores(query, key, bias=…).amax(-1) computes them."
         )
     sizes = (*query.shape[:3], key.shape[2])
+    if 0 in sizes:
+        score_mod = block_mask = None  # of no pair
     positions = {name: _range(n, query.device) for name, n in zip(POSITIONS, sizes, strict=True)}
     mask = None if block_mask is None else masks.of_block_mask(block_mask, positions, query)
     with_lse = return_lse or (return_aux is not None and return_aux.lse)
@@ -147,21 +162,22 @@ def _attend(
     if mod is None:
         own = ScaledDot(scale) if score is None else score
         return attention(query, key, value, score=own, mask=mask, return_lse=return_lse)
-    result = call(mod, ("score", *POSITIONS), query)
+    result, wide = call(mod, ("score", *POSITIONS), query), accumulation(query)
     try:
         made = modification(result)
         own, query = _score(made, query, score, scale, positions)
+        of_sum = score is None or not (made.biases and _has_outer(score, query, key, value))
+        bias, bias_after = _biases(made, of_sum, positions, wide)
     except NoModification as reason:
         warnings.warn(
             f"score_mod is computed in memory for all scores, queries × keys: {reason}.",
-            stacklevel=4,
+            stacklevel=4,  # the caller of `flex_attention`, which torch.compiler.disable wraps
         )
         own = ScaledDot(scale) if score is None else score
         return _by_definition(query, key, value, result, mask, own, positions, return_lse)
     if made.conditions:
         of_mod = masks.of_conditions(made.conditions, positions)
         mask = of_mod if mask is None else mask & of_mod
-    bias, bias_after = _biases(made, positions)
     return attention(
         query, key, value, score=own, mask=mask, bias=bias, bias_after=bias_after,
         softcap=made.softcap, return_lse=return_lse,
@@ -185,15 +201,33 @@ def _score(
     return ScaledDot(scale * made.factor), query
 
 
-def _biases(made: Modification, positions: dict[str, Tensor]) -> tuple[Any, Any]:
-    """Return `bias` and `bias_after` of a modification."""
-    if made.softcap:
-        return _bias(made.biases, positions), _bias(made.after, positions)
-    diagonal: list[tuple[float, Any]] = []  # without a softcap the two places mean the same
-    others: list[tuple[float, Any]] = []
+def _has_outer(score: Any, query: Tensor, key: Tensor, value: Tensor) -> bool:
+    """Return whether a score has an outer function, which `bias` of `attention` would enter."""
+    if not isinstance(score, Score):
+        return False
+    xp = load("torch")
+    check_call(xp, query, key, value, score)
+    return score.lower(xp, query[..., :0, :], key[..., :0, :]).outer is not None
+
+
+def _biases(
+    made: Modification, of_sum: bool, positions: dict[str, Tensor], dtype: torch.dtype
+) -> tuple[Any, Any]:
+    """Return `bias` and `bias_after` of a modification, in this dtype.
+
+    of_sum: whether `bias` is added to the score, and not inside of its outer function.
+    """
+    if made.softcap and of_sum:
+        return _bias(made.biases, positions, dtype), _bias(made.after, positions, dtype)
+    if made.softcap and made.biases:
+        raise NoModification("a bias before the softcap would enter the score's outer function")
+    if made.softcap or not of_sum:
+        return None, _bias([*made.after, *made.biases], positions, dtype)
+    diagonal: list[Term] = []  # without a softcap the two places mean the same
+    others: list[Term] = []
     for sign, x in made.biases:
         (others if _distance_only(x) is None else diagonal).append((sign, x))
-    return _bias(diagonal, positions), _bias(others, positions)
+    return _bias(diagonal, positions, dtype), _bias(others, positions, dtype)
 
 
 def _distance_only(x: Any) -> Any:
@@ -203,14 +237,14 @@ def _distance_only(x: Any) -> Any:
     return None
 
 
-def _bias(terms: list[tuple[float, Any]], positions: dict[str, Tensor]) -> Any:
+def _bias(terms: list[Term], positions: dict[str, Tensor], dtype: torch.dtype) -> Any:
     """Return the sum of terms: a `Bias` if all are of distances, else a tensor; None for none."""
     if not terms:
         return None
     by = [(sign, _distance_only(x)) for sign, x in terms]
     if all(x is not None for _, x in by):
-        return OfDistance(tuple(by), len(positions["b"]))
-    return _sum([sign * _float(numbers(x, positions)) for sign, x in terms])
+        return OfDistance(tuple(by), len(positions["b"]), dtype)
+    return _sum(terms, positions, dtype)
 
 
 def _by_definition(
@@ -218,7 +252,7 @@ def _by_definition(
     positions: dict[str, Tensor], return_lse: bool,
 ) -> Any:  # fmt: skip
     """Attend by a matrix of modified scores, as PyTorch does without a compiler."""
-    wide = torch.promote_types(query.dtype, torch.float32)
+    wide = accumulation(query)
     q, k = query.to(wide), key.to(wide)
     plain = scores_of(q, k, score=score) if isinstance(score, Score) else score(q, k)
     plain = plain.expand(*(len(x) for x in positions.values()))
@@ -231,23 +265,22 @@ def _by_definition(
     )  # fmt: skip
 
 
-def _sum(tensors: list[Tensor]) -> Tensor:
-    total = tensors[0]
-    for x in tensors[1:]:
-        total = total + x
-    return total
-
-
-def _float(x: Tensor) -> Tensor:
-    return x if x.is_floating_point() else x.to(torch.float32)
+def _sum(terms: Sequence[Term], positions: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:
+    """Return the sum of terms (sign, traced or number) for all positions, in this dtype."""
+    first, *others = (sign * numbers(x, positions).to(dtype) for sign, x in terms)
+    for x in others:
+        first = first + x
+    return first
 
 
 def _range(n: int, device: torch.device) -> Tensor:
     return torch.arange(n, dtype=torch.int32, device=device)
 
 
-def _check(query: Tensor, key: Tensor, value: Tensor, block_mask: Any, enable_gqa: bool) -> None:
-    """Check ranks and sizes.
+def _check(
+    query: Tensor, key: Tensor, value: Tensor, score_mod: Any, block_mask: Any, enable_gqa: bool
+) -> None:
+    """Check ranks, sizes and mods.
 
     Raises:
         TypeError, ValueError: a tensor has another rank or another size than the others.
@@ -259,22 +292,47 @@ def _check(query: Tensor, key: Tensor, value: Tensor, block_mask: Any, enable_gq
             raise ValueError(
                 f"{name} has shape {tuple(x.shape)}, expected (batch, heads, tokens, width)."
             )
-    heads, of_keys = query.shape[1], key.shape[1]
-    if heads != of_keys and not enable_gqa:
+    (batch, heads), (of_keys, key_heads) = query.shape[:2], key.shape[:2]
+    if of_keys not in (1, batch) or key.shape[:2] != value.shape[:2]:
         raise ValueError(
-            f"query has {heads} heads and key {of_keys}: pass enable_gqa=True to share key heads."
+            f"query, key and value have (batch, heads) {(batch, heads)}, {tuple(key.shape[:2])} "
+            f"and {tuple(value.shape[:2])}, expected a batch of {batch} or 1 and equal heads of "
+            "key and value: expand the smaller one."
+        )
+    if heads != key_heads and not enable_gqa:
+        raise ValueError(
+            f"query has {heads} heads and key {key_heads}: pass enable_gqa=True to share key heads."
+        )
+    if heads and (not key_heads or heads % key_heads):
+        raise ValueError(
+            f"query has {heads} heads and key {key_heads}, expected a divisor of {heads}: repeat "
+            "the heads of key and value."
+        )
+    if score_mod is not None and not callable(score_mod):
+        raise TypeError(
+            f"score_mod is a {type(score_mod).__name__}, expected a function "
+            "(score, b, h, q_idx, kv_idx)."
         )
     if isinstance(block_mask, BlockMask):
-        expected, own = (query.shape[2], key.shape[2]), tuple(block_mask.shape[-2:])
-        if own != expected and block_mask.BLOCK_SIZE[0] < _WHOLE:
-            raise ValueError(
-                f"block_mask is for {own} queries and keys, and the call has {expected}: make it "
-                "by create_block_mask(mask_mod, B, H, T_q, T_k), or pass mask_mod itself."
-            )
+        _check_block_mask(block_mask, batch, heads, (query.shape[2], key.shape[2]))
     elif block_mask is not None and not callable(block_mask):
         raise TypeError(
             f"block_mask is a {type(block_mask).__name__}, expected a BlockMask or a function "
             "(b, h, q_idx, kv_idx)."
+        )
+
+
+def _check_block_mask(block_mask: BlockMask, batch: int, heads: int, sizes: Any) -> None:
+    *lead, queries, keys = block_mask.shape
+    if (queries, keys) != sizes and block_mask.BLOCK_SIZE[0] < _WHOLE:
+        raise ValueError(
+            f"block_mask is for {(queries, keys)} queries and keys, and the call has {sizes}: make "
+            "it by create_block_mask(mask_mod, B, H, T_q, T_k), or pass mask_mod itself."
+        )
+    if any(own not in (1, n) for own, n in zip(lead, (batch, heads), strict=True)):
+        raise ValueError(
+            f"block_mask has (B, H) = {tuple(lead)}, and the call has {(batch, heads)}: make it by "
+            "create_block_mask(mask_mod, B, H, T_q, T_k) with these sizes or None."
         )
 
 

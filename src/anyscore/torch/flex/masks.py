@@ -17,8 +17,8 @@ from anyscore.torch.flex.trace import POSITIONS, Traced, call, numbers
 
 PAIRS = 2**22
 """The most pairs of queries and keys whose condition is computed at a time."""
-_KNOWN: WeakKeyDictionary[BlockMask, dict[Any, Mask | None]] = WeakKeyDictionary()
-"""The masks of a `BlockMask`, for each size and device of a call."""
+_KNOWN: WeakKeyDictionary[BlockMask, dict[Any, tuple[Any, Mask | None]]] = WeakKeyDictionary()
+"""(mask_mod, mask) of a `BlockMask`, for each size and device of a call."""
 
 Positions = Mapping[str, Tensor]
 
@@ -36,10 +36,12 @@ def of_block_mask(block_mask: Any, positions: Positions, like: Tensor) -> Mask |
     if not isinstance(block_mask, BlockMask):
         return of_conditions([call(block_mask, POSITIONS, like)], positions)
     known = _KNOWN.setdefault(block_mask, {})
-    key = *(len(x) for x in positions.values()), like.device
+    mod = block_mask.mask_mod  # a caller may set another one, as after a slice
+    key = *(len(x) for x in positions.values()), like.device, id(mod)
     if key not in known:
-        known[key] = _of_blocks(block_mask, positions, like)
-    return known[key]
+        with torch.inference_mode(False):  # the mask may serve a call with gradients
+            known[key] = mod, _of_blocks(block_mask, positions, like)
+    return known[key][1]
 
 
 def _of_blocks(block_mask: BlockMask, positions: Positions, like: Tensor) -> Mask | None:
@@ -57,6 +59,7 @@ def _of_blocks(block_mask: BlockMask, positions: Positions, like: Tensor) -> Mas
     return recognised(kept, positions)
 
 
+@torch.no_grad()
 def recognised(kept: Callable[[Positions], Tensor], positions: Positions) -> Mask:
     """Return the mask of booleans kept(positions), (B or 1, H or 1, T_q or 1, T_k or 1).
 

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from anyscore.backends.torch.modes import is_forward_mode, is_transformed
 from anyscore.torch.flex.trace import Traced
 
 _ADD = operator.add, torch.add, torch.Tensor.add
@@ -103,8 +104,8 @@ def _step(made: Modification, x: Traced) -> Traced:
         _multiply(made, x, other)
     elif function in _DIV and args[0] is y:
         number = _number(other)
-        if number is None:
-            raise NoModification(f"it divides by positions in {x}: multiply by the inverse")
+        if not number:
+            raise NoModification(f"it divides by no number in {x}: multiply by the inverse")
         _scale(made, 1 / number)
     else:
         raise NoModification(f"it has {x}")
@@ -120,6 +121,8 @@ def _sign(made: Modification) -> float:
 
 def _scale(made: Modification, number: float) -> None:
     made.factor *= number
+    if not math.isfinite(made.factor):
+        raise NoModification(f"a factor of the score is {made.factor}")
 
 
 def _multiply(made: Modification, x: Traced, other: Any) -> None:
@@ -133,12 +136,12 @@ def _multiply(made: Modification, x: Traced, other: Any) -> None:
 
 
 def _number(x: Any) -> float | None:
-    """Return a number, or the number of a scalar tensor without gradient; None for others."""
+    """Return a number, or the number of a scalar tensor without derivative; None for others."""
     if isinstance(x, (int, float)):
         return float(x)
-    if isinstance(x, Tensor) and not x.dim() and not x.requires_grad:
-        return float(x)
-    return None
+    if not isinstance(x, Tensor) or x.dim() or x.requires_grad:
+        return None
+    return None if is_transformed(x) or is_forward_mode() else float(x)
 
 
 def _capped(made: Modification, x: Traced, y: Traced) -> Traced:

@@ -42,13 +42,14 @@ class Traced:
         )
         for x in inner:
             self._device = self._device or x._device
+        _check_devices((args, tuple(self.kwargs.values())), self._device)
 
     @classmethod
     def __torch_function__(
         cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
         if func in _FILLED:  # the result does not depend on the numbers of its argument
-            return _FILLED[func](*args[1:], **(kwargs or {}))
+            return _FILLED[func](*args, **(kwargs or {}))
         return cls("", func, args, kwargs)
 
     @property
@@ -96,10 +97,22 @@ _SYMBOLS = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "and": "&",
     "or": "|", "lt": "<", "le": "<=", "gt": ">", "ge": ">=", "eq": "==", "ne": "!=",
 }  # fmt: skip
+
+
+def _filled(like: Traced, fill_value: Any, *, dtype: Any = None, **options: Any) -> Any:
+    """Return a number of the dtype of `like`, which depends on no position."""
+    dtype = dtype or like._dtype
+    if dtype is None or isinstance(fill_value, (Traced, Tensor)):
+        return fill_value
+    if dtype.is_floating_point:
+        return float(fill_value)
+    return bool(fill_value) if dtype == torch.bool else int(fill_value)
+
+
 _FILLED: dict[Any, Callable[..., Any]] = {
-    torch.full_like: lambda value, **options: value,
-    torch.zeros_like: lambda **options: 0.0,
-    torch.ones_like: lambda **options: 1.0,
+    torch.full_like: _filled,
+    torch.zeros_like: lambda like, **options: _filled(like, 0, **options),
+    torch.ones_like: lambda like, **options: _filled(like, 1, **options),
 }
 
 
@@ -142,6 +155,22 @@ def _traced(x: Any) -> Iterator[Traced]:
             yield from _traced(y)
 
 
+def _check_devices(x: Any, device: torch.device | None) -> None:
+    """Check that captured tensors are on a device; numbers () of a CPU go everywhere.
+
+    Raises:
+        ValueError: a tensor is on another device.
+    """
+    if isinstance(x, (tuple, list)):
+        for y in x:
+            _check_devices(y, device)
+    elif isinstance(x, Tensor) and device not in (None, x.device) and (x.dim() or not x.is_cpu):
+        raise ValueError(
+            f"a mod captures {_shown(x)} on {x.device}, expected {device}, the device of the "
+            "query: move the tensor by .to(query.device)."
+        )
+
+
 class _Indexing(TorchFunctionMode):
     """Records a captured tensor that is indexed by a traced scalar."""
 
@@ -153,9 +182,14 @@ class _Indexing(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
+def accumulation(x: Tensor) -> torch.dtype:
+    """Return the dtype of scores of x, at least float32."""
+    return torch.promote_types(x.dtype, torch.float32)
+
+
 def call(mod: Callable[..., Any], names: tuple[str, ...], like: Tensor) -> Any:
     """Call a mod with traced arguments; "score" has the dtype of sums of `like`, others int32."""
-    wide = torch.promote_types(like.dtype, torch.float32)
+    wide = accumulation(like)
     arguments = [
         Traced(name, dtype=wide if name == "score" else torch.int32, device=like.device)
         for name in names
@@ -173,8 +207,7 @@ def numbers(x: Any, positions: Mapping[str, Tensor], score: Tensor | None = None
     """
     if not isinstance(x, Traced):
         like = next(iter(positions.values()))
-        number: Tensor = torch.as_tensor(x, device=like.device)
-        return number.reshape((1,) * len(positions))
+        return _scalar(x, x, like.device).reshape((1,) * len(positions))
     needed = set(positions) if "score" in x.depends else x.depends
     axes = [name for name in positions if name in needed]
 
@@ -182,15 +215,7 @@ def numbers(x: Any, positions: Mapping[str, Tensor], score: Tensor | None = None
         known = dict(zip(axes, given, strict=False))
         if score is not None:
             known["score"] = given[-1]
-        found = _compute(x, known, {})
-        if not isinstance(found, Tensor):
-            found = torch.as_tensor(found, device=given[0].device)
-        if found.dim():
-            raise ValueError(
-                f"A mod must return a scalar for each query and key, got {tuple(found.shape)} of "
-                f"{x}."
-            )
-        return found
+        return _scalar(_compute(x, known, {}), x, x.device)
 
     mapped: Any = of_one
     with_score = score is not None and "score" in x.depends
@@ -201,6 +226,26 @@ def numbers(x: Any, positions: Mapping[str, Tensor], score: Tensor | None = None
     shape = [len(positions[name]) if name in axes else 1 for name in positions]
     result: Tensor = torch.as_tensor(found).reshape(shape)
     return result
+
+
+def _scalar(found: Any, x: Any, device: torch.device | None) -> Tensor:
+    """Return the numbers found for x as a tensor ().
+
+    Raises:
+        TypeError, ValueError: they are no real numbers, or more than one.
+    """
+    if not isinstance(found, (Tensor, int, float)) or (
+        isinstance(found, Tensor) and found.is_complex()
+    ):
+        got = found.dtype if isinstance(found, Tensor) else type(found).__name__
+        raise TypeError(f"A mod has {_shown(x)} of {got}: expected real numbers or booleans.")
+    found = torch.as_tensor(found, device=device)
+    if found.dim():
+        raise ValueError(
+            f"A mod has {_shown(x)} of shape {tuple(found.shape)}, expected a scalar for each "
+            "query and key: index it by b, h, q_idx or kv_idx."
+        )
+    return found
 
 
 def _compute(x: Any, known: Mapping[str, Tensor], seen: dict[int, Any]) -> Any:
