@@ -254,7 +254,7 @@ def _by_definition(
     """Attend by a matrix of modified scores, as PyTorch does without a compiler."""
     wide = accumulation(query)
     q, k = query.to(wide), key.to(wide)
-    plain = scores_of(q, k, score=score) if isinstance(score, Score) else score(q, k)
+    plain = scores_of(q, k, score=score)
     plain = plain.expand(*(len(x) for x in positions.values()))
     made = numbers(result, positions, plain).to(wide).expand(plain.shape)
     kept = BooleanMask(made != -torch.inf)
