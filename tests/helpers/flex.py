@@ -29,10 +29,10 @@ def eager(
     """Return PyTorch's output and log-sum-exp."""
     mask: Any = flex._create_empty_block_mask(query, key)
     if mask_mod is not None:
-        sizes = (*query.shape[:3], key.shape[2])
-        mask = flex.create_block_mask(mask_mod, *sizes, device=query.device.type)
+        b, h, queries, keys = *query.shape[:3], key.shape[2]
+        mask = flex.create_block_mask(mask_mod, b, h, queries, keys, device=query.device.type)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
-    unchanged: Any = flex._identity  # type: ignore[attr-defined]
+    unchanged: Any = flex._identity
     options = {"OUTPUT_MAX": False}
     out, lse, *_ = _eager(
         query, key, value, score_mod or unchanged, mask.as_tuple(), scale, options

@@ -72,7 +72,7 @@ MASKS: dict[str, tuple[type, Callable[[Tables], Mod]]] = {
     "chunks": (Interval, lambda t: lambda b, h, i, j: i // 4 == j // 4),
     "from the third key": (Interval, lambda t: lambda b, h, i, j: torch.logical_not(j < 2)),
     "some queries": (Interval, lambda t: lambda b, h, i, j: (i % 3 > 0) & (i >= j)),
-    "a number": (Interval, lambda t: lambda b, h, i, j: (t.lengths[0] > j) & (2 <= j)),
+    "a number": (Interval, lambda t: lambda b, h, i, j: (t.lengths[0] > j) & (j >= 2)),
     "all": (Interval, lambda t: lambda b, h, i, j: torch.ones_like(i, dtype=torch.bool)),
     "none": (Interval, lambda t: lambda b, h, i, j: j < 0),
     "dilated": (BooleanMask, lambda t: lambda b, h, i, j: ((i - j) % 3 == 0) & (i - j <= 8)),
@@ -141,7 +141,9 @@ FITTING: dict[str, Callable[[Tables], Mod]] = {
 
 UNFIT: dict[str, tuple[str, Callable[[Tables], Mod]]] = {
     "square": ("more than once", lambda t: lambda s, b, h, i, j: s * s),
-    "two branches": ("more than once", lambda t: lambda s, b, h, i, j: torch.where(i > j, s, s - 1)),
+    "two branches": ("more than once", lambda t: lambda s, b, h, i, j: (
+        torch.where(i > j, s, s - 1)
+    )),
     "cosine": (r"cos\(score\)", lambda t: lambda s, b, h, i, j: torch.cos(s) + t.heads[h]),
     "sigmoid": ("sigmoid", lambda t: lambda s, b, h, i, j: s.sigmoid()),
     "temperature of keys": ("kv_idx", lambda t: lambda s, b, h, i, j: s * t.keys[b, j]),
@@ -209,7 +211,8 @@ def test_masks(name: str) -> None:
     assert_same(found, expected)
     assert_same(gradients(found, xs), gradients(expected, xs), "gradients")
     if name == "none":
-        assert (found[0] == 0).all() and (found[1] == LOW).all()
+        assert (found[0] == 0).all()
+        assert (found[1] == LOW).all()
     assert received(*xs, block_mask=mask_mod)["mask"].__class__ is kind
 
 
@@ -231,7 +234,11 @@ def test_dtypes(name: str, dtype: torch.dtype) -> None:
     assert found[1].dtype == torch.float32
     all_of = [
         [*x, *gradients(x, of)]
-        for x, of in ((found, leaves), (exact, [*exact_xs, *exact_tables.leaves()]), (plain, leaves))
+        for x, of in (
+            (found, leaves),
+            (exact, [*exact_xs, *exact_tables.leaves()]),
+            (plain, leaves),
+        )
     ]
     for x, y, z in zip(*all_of, strict=True):
         exact_x, band = y.detach().numpy(), None

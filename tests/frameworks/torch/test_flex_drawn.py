@@ -163,8 +163,8 @@ class Draw:
                 "where": lambda: lambda s, *at: torch.where(keep(*at), s, -math.inf),
                 "where not": lambda: lambda s, *at: torch.where(~keep(*at), -math.inf, s),
                 "fill": lambda: lambda s, *at: s.masked_fill(~keep(*at), -math.inf),
-                "full_like": lambda: lambda s, *at: torch.where(
-                    keep(*at), s, torch.full_like(s, -math.inf)
+                "full_like": lambda: (
+                    lambda s, *at: torch.where(keep(*at), s, torch.full_like(s, -math.inf))
                 ),
                 "added": lambda: lambda s, *at: s + torch.where(keep(*at), 0.0, -math.inf),
             }

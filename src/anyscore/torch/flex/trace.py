@@ -188,14 +188,23 @@ def accumulation(x: Tensor) -> torch.dtype:
 
 
 def call(mod: Callable[..., Any], names: tuple[str, ...], like: Tensor) -> Any:
-    """Call a mod with traced arguments; "score" has the dtype of sums of `like`, others int32."""
+    """Call a mod with traced arguments; "score" has the dtype of sums of `like`, others int32.
+
+    Raises:
+        TypeError: the mod returns no number.
+    """
     wide = accumulation(like)
     arguments = [
         Traced(name, dtype=wide if name == "score" else torch.int32, device=like.device)
         for name in names
     ]
     with _Indexing():
-        return mod(*arguments)
+        result = mod(*arguments)
+    if not isinstance(result, (Traced, Tensor, int, float)):
+        raise TypeError(
+            f"a mod returns a {type(result).__name__}, expected a scalar: a score, or a condition."
+        )
+    return result
 
 
 def numbers(x: Any, positions: Mapping[str, Tensor], score: Tensor | None = None) -> Tensor:
@@ -239,13 +248,13 @@ def _scalar(found: Any, x: Any, device: torch.device | None) -> Tensor:
     ):
         got = found.dtype if isinstance(found, Tensor) else type(found).__name__
         raise TypeError(f"A mod has {_shown(x)} of {got}: expected real numbers or booleans.")
-    found = torch.as_tensor(found, device=device)
-    if found.dim():
+    number: Tensor = torch.as_tensor(found, device=device)
+    if number.dim():
         raise ValueError(
-            f"A mod has {_shown(x)} of shape {tuple(found.shape)}, expected a scalar for each "
+            f"A mod has {_shown(x)} of shape {tuple(number.shape)}, expected a scalar for each "
             "query and key: index it by b, h, q_idx or kv_idx."
         )
-    return found
+    return number
 
 
 def _compute(x: Any, known: Mapping[str, Tensor], seen: dict[int, Any]) -> Any:
