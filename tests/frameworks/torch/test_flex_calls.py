@@ -5,12 +5,12 @@ from __future__ import annotations
 import gc
 import weakref
 from collections.abc import Callable
-from typing import Any
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import AuxRequest, BlockMask, create_block_mask
+from torch.nn.attention.flex_attention import BlockMask, create_block_mask
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anyscore import Laplace
@@ -24,6 +24,15 @@ from helpers.transformed import WARNINGS
 
 B, H, T_Q, T_K, D = 2, 3, 7, 11, 5
 Mod = Callable[..., Any]
+
+
+class Request(NamedTuple):
+    """`AuxRequest` of PyTorch, which PyTorch 2.8 has not."""
+
+    lse: bool = False
+    max_scores: bool = False
+
+
 IN_MEMORY = pytest.mark.filterwarnings("ignore:score_mod is computed in memory:UserWarning")
 pytestmark = WARNINGS
 
@@ -307,11 +316,11 @@ REFUSED: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
     ),
     "two kinds of results": (
         ValueError, r"both given: AuxRequest\(lse=True\) is enough",
-        {"return_lse": True, "return_aux": AuxRequest(lse=True)},
+        {"return_lse": True, "return_aux": Request(True)},
     ),
     "largest scores": (
         NotImplementedError, r"max_scores.*: anyscore.scores\(.*amax",
-        {"return_aux": AuxRequest(max_scores=True)},
+        {"return_aux": Request(max_scores=True)},
     ),
     "queries of a block mask": (
         ValueError, r"for \(6, 11\) queries and keys, and the call has \(7, 11\): make it by",

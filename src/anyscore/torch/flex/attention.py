@@ -6,11 +6,11 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
-from torch.nn.attention.flex_attention import AuxOutput, AuxRequest, BlockMask
+from torch.nn.attention.flex_attention import BlockMask
 
 from anyscore.functional.attention import attention
 from anyscore.functional.scores import scores as scores_of
@@ -31,6 +31,9 @@ from anyscore.torch.flex.trace import (
     call,
     numbers,
 )
+
+if TYPE_CHECKING:
+    from torch.nn.attention.flex_attention import AuxRequest
 
 Mod = Callable[..., Any]
 Term = tuple[float, Any]
@@ -150,6 +153,8 @@ def flex_attention(  # noqa: PLR0913 (PyTorch's arguments)
     found = _attend(query, key, value, score_mod, mask, scale, score, positions, with_lse)
     output, lse = (found.output, found.lse) if with_lse else (found, None)
     if return_aux is not None:
+        from torch.nn.attention.flex_attention import AuxOutput  # PyTorch 2.8 has none
+
         return output, AuxOutput(lse=lse)
     return (output, lse) if return_lse else output
 
