@@ -59,6 +59,14 @@ def capped(s: Any, cap: float = 2.0) -> Any:
     return cap * torch.tanh(s / cap)
 
 
+def bucket(i: Any, j: Any) -> Any:
+    """Return the bucket of T5 of a distance, one of 8 on each side."""
+    far = (i - j).abs()
+    steps = torch.log(far.float().clamp(min=1) / 4) / math.log(16 / 4) * 4
+    large = torch.minimum(4 + steps.to(torch.long), torch.full_like(far, 7))
+    return torch.where(j > i, 8, 0) + torch.where(far < 4, far, large)
+
+
 MASKS: dict[str, tuple[type, Callable[[Tables], Mod]]] = {
     "causal": (Interval, lambda t: causal),
     "sliding window": (Interval, lambda t: lambda b, h, i, j: (i >= j) & (i - j <= 4)),
@@ -106,6 +114,10 @@ FITTING: dict[str, Callable[[Tables], Mod]] = {
     "clipped distances": lambda t: lambda s, b, h, i, j: (
         s + t.relative[h, torch.clamp(i - j, min=-3, max=3) + 3]
     ),
+    "T5": lambda t: lambda s, b, h, i, j: s + t.relative[h, bucket(i, j)],
+    "at least": lambda t: lambda s, b, h, i, j: (
+        s + torch.maximum(torch.full_like(s, -1.5), 0.5 * (i - j))
+    ),
     "heads": lambda t: lambda s, b, h, i, j: s + t.heads[h],
     "batches": lambda t: lambda s, b, h, i, j: s + t.batches[b] * j,
     "keys": lambda t: lambda s, b, h, i, j: s + t.keys[b, j],
@@ -116,6 +128,9 @@ FITTING: dict[str, Callable[[Tables], Mod]] = {
     "temperature of queries": lambda t: lambda s, b, h, i, j: -s * torch.log2(i + 2.0),
     "factor 0": lambda t: lambda s, b, h, i, j: 0 * s + t.keys[b, j],
     "numbers of tensors": lambda t: lambda s, b, h, i, j: s * torch.tensor(0.7) + t.windows[2],
+    "comparisons": lambda t: lambda s, b, h, i, j: (
+        s + (i < j - 2) * t.one - 0.5 * torch.eq(2 * i, j) + (i.ne(j) & (h <= 3)) + (i <= i)
+    ),
     "boolean bias": lambda t: lambda s, b, h, i, j: s + (i > j) - 2.5 * (j == 3),
     "large integers": lambda t: lambda s, b, h, i, j: s + (i * 50_000_001 - j * 50_000_000),
     "causal": lambda t: lambda s, b, h, i, j: torch.where(i >= j, s, LOW),
@@ -125,7 +140,7 @@ FITTING: dict[str, Callable[[Tables], Mod]] = {
     "causal, tensor": lambda t: lambda s, b, h, i, j: torch.where(i >= j, s, torch.tensor(LOW)),
     "causal, masked_fill": lambda t: lambda s, b, h, i, j: s.masked_fill(i < j, LOW),
     "causal, method": lambda t: lambda s, b, h, i, j: s.where(i >= j, torch.tensor(LOW)),
-    "causal, added": lambda t: lambda s, b, h, i, j: s + torch.where(i - j >= 0, 0.0, LOW),
+    "causal, added": lambda t: lambda s, b, h, i, j: s + torch.where(i + 1 > j, 0.0, LOW),
     "gaps, added": lambda t: lambda s, b, h, i, j: s + torch.where((i + j) % 3 == 1, 0.0, LOW),
     "empty rows": lambda t: lambda s, b, h, i, j: torch.where(i > j, 2 * s, float("-inf")),
     "flag": lambda t: lambda s, b, h, i, j: torch.where(torch.tensor(False), LOW, s),
@@ -219,7 +234,15 @@ def test_masks(name: str) -> None:
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
 @pytest.mark.parametrize(
-    "name", ["ALiBi", "biases around softcap", "temperature", "all of them", "large integers"]
+    "name",
+    [
+        "ALiBi",
+        "biases around softcap",
+        "temperature",
+        "all of them",
+        "large integers",
+        "causal, added",
+    ],
 )
 def test_dtypes(name: str, dtype: torch.dtype) -> None:
     tables, xs = Tables(dtype), inputs(dtype)
@@ -384,6 +407,25 @@ def test_parts_that_take_no_memory_for_pairs() -> None:
     seen = received(*xs, score_mod=lambda s, b, h, i, j: s + t.keys[b, j] - (i - j).abs())
     assert isinstance(seen["bias"], module.OfDistance)
     assert seen["bias_after"].shape == (B, 1, 1, T_K)
+    for name in ("Transformer-XL", "clipped distances", "squared distance", "T5", "causal, added"):
+        assert isinstance(received(*xs, score_mod=FITTING[name](t))["bias"], module.OfDistance)
+
+
+def test_operations_are_read_once() -> None:
+    """Each result is read twice; reading a tree of them would take 2⁶⁰ steps."""
+    xs = [x.detach() for x in inputs()]
+
+    def doubled(x: Any) -> Any:
+        for _ in range(60):
+            x = (x + x) * 0.5
+        return x
+
+    found, warned = ours(*xs, lambda s, b, h, i, j: s + doubled(i - j))
+    assert not warned
+    assert_same(found, eager(*xs, lambda s, b, h, i, j: s + 1.0 * (i - j)))
+    found, warned = ours(*xs, lambda s, *at: doubled(s))
+    assert_same(found, eager(*xs))
+    assert len(warned[0]) < 1000
 
 
 SCORES: dict[str, Callable[[Callable[..., Tensor]], anyscore.Score]] = {

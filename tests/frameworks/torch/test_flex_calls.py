@@ -16,7 +16,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from anyscore import Laplace
 from anyscore.masks.objects import BooleanMask, Interval
 from anyscore.torch import flex_attention
-from anyscore.torch.flex import attention as module
 from anyscore.torch.flex import masks
 from anyscore.torch.flex.trace import POSITIONS
 from helpers.flex import assert_same, eager, gradients, ours
@@ -387,6 +386,16 @@ def test_transforms() -> None:
     torch.testing.assert_close(tangent, (near[0] - near[1]) / (2 * h), rtol=1e-6, atol=1e-8)
 
 
+def test_lengths_of_a_transform() -> None:
+    xs = [x.detach() for x in tensors()]
+
+    def f(lengths: Tensor) -> Any:
+        return flex_attention(*xs, alibi, lambda b, h, i, j: (j < lengths[b]) & (i >= j))
+
+    lengths = torch.tensor([[3, 11], [0, 7]])
+    torch.testing.assert_close(torch.vmap(f)(lengths), torch.stack([f(x) for x in lengths]))
+
+
 @pytest.mark.parametrize("mod", [alibi, lambda s, *at: s * s])
 def test_autocast(mod: Mod) -> None:
     q, k, v = (x.detach().float() for x in tensors())
@@ -415,24 +424,25 @@ def test_without_gradients() -> None:
 @pytest.mark.filterwarnings("ignore:.*grad attribute of a Tensor that is not a leaf:UserWarning")
 @IN_MEMORY
 @pytest.mark.parametrize("mask", [None, causal, create_block_mask(gaps, B, H, T_Q, T_K, "cpu")])
-@pytest.mark.parametrize("form", ["fits", "in memory"])
+@pytest.mark.parametrize("form", ["fits", "in memory", "compiled alone"])
 def test_compiled_functions(form: str, mask: Any) -> None:
     """A compiler leaves the call as it is, and compiles the function around it."""
 
-    def f(cap: float, q: Tensor, k: Tensor, v: Tensor, slopes: Tensor) -> Any:
+    def f(attend: Mod, cap: float, q: Tensor, k: Tensor, v: Tensor, slopes: Tensor) -> Any:
         def mod(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
             changed = s + slopes[h] * (j - i)
             return changed * s if form == "in memory" else cap * torch.tanh(changed / cap)
 
-        return flex_attention(q.sin(), k, v, mod, mask).cos()
+        return attend(q.sin(), k, v, mod, mask).cos()
 
-    compiled = torch.compile(f, backend="aot_eager")
+    compiled, attend = torch.compile(f, backend="aot_eager"), flex_attention
+    if form == "compiled alone":
+        compiled, attend = f, torch.compile(flex_attention, backend="aot_eager")
     xs = [*tensors(), torch.rand(H, dtype=torch.float64).requires_grad_()]
     for factor in (1.0, 2.0):
         given = [(factor * x).detach().requires_grad_() for x in xs]
-        pairs = [function(3.0 * factor, *given) for function in (compiled, f)]
+        pairs = compiled(attend, 3 * factor, *given), f(flex_attention, 3 * factor, *given)
         found, expected = (torch.autograd.grad(x.square().sum(), given) for x in pairs)
         torch.testing.assert_close(*pairs)
         for x, y in zip(found, expected, strict=True):
             torch.testing.assert_close(x, y)
-    assert module.flex_attention is flex_attention

@@ -63,7 +63,6 @@ class OfDistance(Bias):
         return _sum(self.terms, positions, self.dtype)
 
 
-@torch.compiler.disable  # type: ignore[untyped-decorator]  # rows of masks are read
 def flex_attention(  # noqa: PLR0913 (PyTorch's arguments)
     query: Tensor,
     key: Tensor,
@@ -82,12 +81,13 @@ def flex_attention(  # noqa: PLR0913 (PyTorch's arguments)
 
         output_i = Σ_j softmax_j score_mod(s(query_i, key_j), b, h, i, j) · value_j
 
-    A call runs in anyscore's kernels, forward and backward, on a CPU too, and needs no
-    torch.compile. These parts of score_mod and mask take memory for tokens: a factor, a bias of
-    kv_idx − q_idx or of keys, one softcap, and an interval of keys for each query. Other biases and
-    masks are arrays of the smallest shape that broadcasts. −∞ in place of a score is a mask, as the
-    last step. A score_mod of another form warns, and the definition computes it in memory for all
-    scores.
+    A call runs in anyscore's kernels, forward and backward, on a CPU too. It needs no
+    torch.compile, which leaves the call as it is. These parts of score_mod and mask take memory for
+    tokens: a factor, a bias of kv_idx − q_idx or of keys, one softcap, and an interval of keys for
+    each query. Other biases and masks are arrays of the smallest shape that broadcasts. −∞ in place
+    of a score is a mask, as the last step. A factor of positions multiplies the query, in the
+    query's dtype. A score_mod of another form warns, and the definition computes it in memory for
+    all scores.
 
     Args:
         query: (B, H, T_q, d).
@@ -132,6 +132,19 @@ def flex_attention(  # noqa: PLR0913 (PyTorch's arguments)
     >>> flex_attention(x, x, x, steep, score=additive)[0, 0, :, 0]
     tensor([2.6432e-04, 1.0000e+00, 1.9999e+00])
     """
+    attend = _flex_attention
+    if torch.compiler.is_compiling():  # a decorator would import the whole compiler
+        attend = torch.compiler.disable(attend)  # type: ignore[no-untyped-call]
+    return attend(
+        query, key, value, score_mod, block_mask, scale, enable_gqa, return_lse, return_aux, score
+    )
+
+
+def _flex_attention(
+    query: Tensor, key: Tensor, value: Tensor, score_mod: Mod | None,
+    block_mask: BlockMask | Mod | None, scale: float | None, enable_gqa: bool, return_lse: bool,
+    return_aux: AuxRequest | None, score: Any,
+) -> Any:  # fmt: skip
     _check(query, key, value, score_mod, block_mask, enable_gqa)
     if score is not None and scale is not None:
         raise ValueError("scale is for the product of query and key: give the score its own scale.")
@@ -176,7 +189,7 @@ def _attend(
     except NoModification as reason:
         warnings.warn(
             f"score_mod is computed in memory for all scores, queries × keys: {reason}.",
-            stacklevel=4,  # the caller of `flex_attention`, which torch.compiler.disable wraps
+            stacklevel=4,
         )
         own = ScaledDot(scale) if score is None else score
         return _by_definition(query, key, value, result, mask, own, positions, return_lse)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, noop_mask
 
+from anyscore.backends.torch.modes import is_transformed
 from anyscore.masks.objects import BooleanMask, Interval, Mask
 from anyscore.torch.flex.trace import POSITIONS, Traced, call, numbers
 
@@ -63,12 +64,15 @@ def _of_blocks(block_mask: BlockMask, positions: Positions, like: Tensor) -> Mas
 def recognised(kept: Callable[[Positions], Tensor], positions: Positions) -> Mask:
     """Return the mask of booleans kept(positions), (B or 1, H or 1, T_q or 1, T_k or 1).
 
-    Rows without a gap are an `Interval`, of which no matrix is kept. Other masks are booleans.
+    Rows without a gap are an `Interval`, of which no matrix is kept. Other masks are booleans, and
+    so are those of a function transform.
     """
     keys = positions["kv_idx"]
     starts, stops, parts, whole = [], [], [], True
     for some in _rows(positions):
         found = kept(some).bool()
+        if is_transformed(found):  # no number of it is known
+            return BooleanMask(kept(positions).bool())
         found = found.expand(*found.shape[:-1], len(keys))
         parts.append(found)
         j = torch.arange(len(keys), device=keys.device)

@@ -7,8 +7,10 @@ that the meaning of an operation is that of PyTorch.
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -19,7 +21,6 @@ POSITIONS = "b", "h", "q_idx", "kv_idx"
 """The names of positions, in the order of axes of the result."""
 DISTANCE = "kv_idx - q_idx"
 """The name of a position in place of q_idx and kv_idx; see `by_distance`."""
-_INFINITE = float("-inf")
 
 
 class Traced:
@@ -80,11 +81,27 @@ class Traced:
     __bool__ = __int__ = __float__ = __index__ = __iter__ = __len__ = _refuse
     __hash__ = object.__hash__
 
+    @cached_property
+    def linear(self) -> tuple[int, int, int] | None:
+        """(i, j, n) of i · q_idx + j · kv_idx + n with integers; None for other functions."""
+        return _linear(self)
+
+    @cached_property
+    def of_distance(self) -> Any:
+        """The operation as a function of `DISTANCE`; see `by_distance`."""
+        return _by_distance(self)
+
     def __repr__(self) -> str:
+        return self.text(_DEPTH)
+
+    def text(self, depth: int) -> str:
+        """Show operations of operations up to a depth; a result may be read many times."""
         if self.name:
             return self.name
+        if not depth:
+            return "…"
         name = getattr(self.function, "__name__", str(self.function)).strip("_")
-        shown = [_shown(x) for x in self.args]
+        shown = [_shown(x, depth - 1) for x in self.args]
         if name in _SYMBOLS:
             return f"({shown[0]} {_SYMBOLS[name]} {shown[1]})"
         if name == "getitem":
@@ -92,6 +109,7 @@ class Traced:
         return f"{name}({', '.join(shown)})"
 
 
+_DEPTH = 6
 _ONCE = "A mod is called once, for all positions."
 _SYMBOLS = {
     "add": "+", "sub": "-", "mul": "*", "truediv": "/", "floordiv": "//", "mod": "%", "and": "&",
@@ -100,13 +118,11 @@ _SYMBOLS = {
 
 
 def _filled(like: Traced, fill_value: Any, *, dtype: Any = None, **options: Any) -> Any:
-    """Return a number of the dtype of `like`, which depends on no position."""
+    """Return a tensor () of the dtype of `like`, which depends on no position."""
     dtype = dtype or like._dtype
-    if dtype is None or isinstance(fill_value, (Traced, Tensor)):
-        return fill_value
-    if dtype.is_floating_point:
-        return float(fill_value)
-    return bool(fill_value) if dtype == torch.bool else int(fill_value)
+    if isinstance(fill_value, (int, float)) and (dtype is not None or math.isinf(fill_value)):
+        return torch.full((), fill_value, dtype=dtype)
+    return Traced("", torch.full_like, (like, fill_value), {"dtype": dtype})
 
 
 _FILLED: dict[Any, Callable[..., Any]] = {
@@ -139,11 +155,13 @@ for _name in ("neg", "pos", "invert", "abs"):
     setattr(Traced, f"__{_name}__", _unary(getattr(operator, _name)))
 
 
-def _shown(x: Any) -> str:
+def _shown(x: Any, depth: int = _DEPTH) -> str:
+    if isinstance(x, Traced):
+        return x.text(depth)
     if isinstance(x, Tensor):
         return f"tensor{tuple(x.shape)}"
     if isinstance(x, tuple):
-        return f"({', '.join(map(_shown, x))})"
+        return f"({', '.join(_shown(y, depth) for y in x)})"
     return str(x)
 
 
@@ -285,9 +303,13 @@ def _index(x: Tensor, index: Any) -> Tensor:
 
 def by_distance(x: Any) -> Any:
     """Return x as a function of `DISTANCE`, in place of q_idx and kv_idx; None if it is none."""
-    if not isinstance(x, Traced) or not x.depends & {"q_idx", "kv_idx"}:
+    return x.of_distance if isinstance(x, Traced) else x
+
+
+def _by_distance(x: Traced) -> Any:
+    if not x.depends & {"q_idx", "kv_idx"}:
         return x
-    linear = _linear(x)
+    linear = x.linear
     if linear is not None:
         of_query, of_key, constant = linear
         if of_query != -of_key:
@@ -296,6 +318,9 @@ def by_distance(x: Any) -> Any:
         return distance * of_key + constant
     if x.name:
         return None
+    if x.function in _COMPARED and None not in map(_linear_part, x.args):
+        difference = by_distance(Traced("", operator.sub, x.args))  # of i < j: i − j < 0
+        return None if difference is None else Traced("", x.function, (difference, 0))
     args = _all_by_distance(x.args)
     kwargs = _all_by_distance(tuple(x.kwargs.values()))
     if args is None or kwargs is None:
@@ -313,16 +338,11 @@ def _all_by_distance(xs: Any) -> Any:
     return type(xs)(made)
 
 
-def _linear(x: Any) -> tuple[int, int, int] | None:
-    """Return (i, j, n) of i · q_idx + j · kv_idx + n with integers; None for other functions."""
-    if isinstance(x, int) and not isinstance(x, bool):
-        return 0, 0, x
-    if not isinstance(x, Traced):
-        return None
+def _linear(x: Traced) -> tuple[int, int, int] | None:
     if x.name:
         return {"q_idx": (1, 0, 0), "kv_idx": (0, 1, 0)}.get(x.name)
     kind = _LINEAR.get(x.function)
-    parts = [_linear(y) for y in x.args] if kind and not x.kwargs else [None]
+    parts = [_linear_part(y) for y in x.args] if kind and not x.kwargs else [None]
     if None in parts:
         return None
     known = [part for part in parts if part is not None]
@@ -336,6 +356,19 @@ def _linear(x: Any) -> tuple[int, int, int] | None:
         return i * o + k * n, j * o + m * n, n * o
     sign = 1 if kind == "add" else -1
     return i + sign * k, j + sign * m, n + sign * o
+
+
+_COMPARED = {
+    getattr(module, name)
+    for name in ("lt", "le", "gt", "ge", "eq", "ne")
+    for module in (operator, torch, torch.Tensor)
+}
+
+
+def _linear_part(x: Any) -> tuple[int, int, int] | None:
+    if isinstance(x, int) and not isinstance(x, bool):
+        return 0, 0, x
+    return x.linear if isinstance(x, Traced) else None
 
 
 _LINEAR: dict[Any, str] = {
