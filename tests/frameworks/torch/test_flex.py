@@ -118,6 +118,7 @@ FITTING: dict[str, Callable[[Tables], Mod]] = {
     "at least": lambda t: lambda s, b, h, i, j: (
         s + torch.maximum(torch.full_like(s, -1.5), 0.5 * (i - j))
     ),
+    "negative indices": lambda t: lambda s, b, h, i, j: s + t.relative[h, i - j],
     "heads": lambda t: lambda s, b, h, i, j: s + t.heads[h],
     "batches": lambda t: lambda s, b, h, i, j: s + t.batches[b] * j,
     "keys": lambda t: lambda s, b, h, i, j: s + t.keys[b, j],
@@ -440,6 +441,7 @@ SCORES: dict[str, Callable[[Callable[..., Tensor]], anyscore.Score]] = {
 @pytest.mark.parametrize("mod", ["none", "ALiBi", "keys", "tanh softcap", "all of them",
                                  "softcap, then ALiBi", "biases around softcap", "temperature",
                                  "square"])  # fmt: skip
+@pytest.mark.every_score
 @pytest.mark.parametrize("name", SCORES)
 def test_scores(name: str, mod: str) -> None:
     """A matrix of scores, changed by PyTorch, is the oracle; biases come after a root."""

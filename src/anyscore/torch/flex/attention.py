@@ -239,8 +239,8 @@ def _biases(
         return _bias(made.biases, positions, dtype), _bias(made.after, positions, dtype)
     if made.softcap and made.biases:
         raise NoModification("a bias before the softcap would enter the score's outer function")
-    if made.softcap or not of_sum:
-        return None, _bias([*made.after, *made.biases], positions, dtype)
+    if not of_sum:
+        return None, _bias(made.biases, positions, dtype)
     diagonal: list[Term] = []  # without a softcap the two places mean the same
     others: list[Term] = []
     for sign, x in made.biases:
