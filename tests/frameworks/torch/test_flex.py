@@ -107,8 +107,8 @@ FITTING: dict[str, Callable[[Tables], Mod]] = {
     "negative softcap": lambda t: lambda s, b, h, i, j: -2 * torch.tanh(s / 3 + 0.1 * j),
     "softcap, then ALiBi": lambda t: lambda s, b, h, i, j: capped(s) + t.slopes[h] * (j - i),
     "ALiBi, then softcap": lambda t: lambda s, b, h, i, j: capped(s + t.slopes[h] * (j - i), 5.0),
-    "biases around softcap": lambda t: lambda s, b, h, i, j: (
-        capped(s - t.keys[b, j] + 0.2 * (i - j)) + t.heads[h] - t.relative[h, i - j + T_K - 1]
+    "keys and distances": lambda t: lambda s, b, h, i, j: (
+        s - t.keys[b, j] + 0.2 * (i - j) + t.heads[h] - t.relative[h, i - j + T_K - 1]
     ),
     "Transformer-XL": lambda t: lambda s, b, h, i, j: s + t.relative[h, i - j + T_K - 1],
     "clipped distances": lambda t: lambda s, b, h, i, j: (
@@ -178,6 +178,9 @@ UNFIT: dict[str, tuple[str, Callable[[Tables], Mod]]] = {
     "masked before the cap": ("-inf", lambda t: lambda s, b, h, i, j: (
         capped(torch.where(i >= j, s, LOW))
     )),
+    "biases around softcap": ("before and after", lambda t: lambda s, b, h, i, j: (
+        capped(s - t.keys[b, j] + 0.2 * (i - j)) + t.heads[h] - t.relative[h, i - j + T_K - 1]
+    )),
     "a constant": ("does not depend", lambda t: lambda s, b, h, i, j: torch.zeros_like(s)),
     "keys only": ("does not depend", lambda t: lambda s, b, h, i, j: t.keys[b, j]),
 }  # fmt: skip
@@ -238,7 +241,7 @@ def test_masks(name: str) -> None:
     "name",
     [
         "ALiBi",
-        "biases around softcap",
+        "keys and distances",
         "temperature",
         "all of them",
         "large integers",
@@ -406,8 +409,8 @@ def test_parts_that_take_no_memory_for_pairs() -> None:
     assert isinstance(seen["mask"], Interval)
     assert (seen["softcap"], seen["bias"]) == (2.0, None)
     seen = received(*xs, score_mod=lambda s, b, h, i, j: s + t.keys[b, j] - (i - j).abs())
-    assert isinstance(seen["bias"], module.OfDistance)
-    assert seen["bias_after"].shape == (B, 1, 1, T_K)
+    assert seen["bias"].shape == (B, 1, T_Q, T_K)  # kernels take one bias
+    assert seen["bias_after"] is None
     for name in ("Transformer-XL", "clipped distances", "squared distance", "T5", "causal, added"):
         assert isinstance(received(*xs, score_mod=FITTING[name](t))["bias"], module.OfDistance)
 
@@ -439,7 +442,7 @@ SCORES: dict[str, Callable[[Callable[..., Tensor]], anyscore.Score]] = {
 
 
 @pytest.mark.parametrize("mod", ["none", "ALiBi", "keys", "tanh softcap", "all of them",
-                                 "softcap, then ALiBi", "biases around softcap", "temperature",
+                                 "softcap, then ALiBi", "keys and distances", "temperature",
                                  "square"])  # fmt: skip
 @pytest.mark.every_score
 @pytest.mark.parametrize("name", SCORES)

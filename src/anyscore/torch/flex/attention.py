@@ -235,34 +235,26 @@ def _biases(
 
     of_sum: whether `bias` is added to the score, and not inside of its outer function.
     """
-    if made.softcap and of_sum:
-        return _bias(made.biases, positions, dtype), _bias(made.after, positions, dtype)
-    if made.softcap and made.biases:
+    if made.softcap and made.biases and made.after:
+        raise NoModification("it has biases before and after the softcap: one of them fits")
+    if made.softcap and made.biases and not of_sum:
         raise NoModification("a bias before the softcap would enter the score's outer function")
-    if not of_sum:
-        return None, _bias(made.biases, positions, dtype)
-    diagonal: list[Term] = []  # without a softcap the two places mean the same
-    others: list[Term] = []
-    for sign, x in made.biases:
-        (others if _distance_only(x) is None else diagonal).append((sign, x))
-    return _bias(diagonal, positions, dtype), _bias(others, positions, dtype)
-
-
-def _distance_only(x: Any) -> Any:
-    """Return x by `DISTANCE` if it depends on q_idx and kv_idx so, else None."""
-    if isinstance(x, Traced) and x.depends & {"q_idx", "kv_idx"}:
-        return by_distance(x)
-    return None
+    before, after = _bias(made.biases, positions, dtype), _bias(made.after, positions, dtype)
+    return (before, after) if of_sum else (None, after if made.softcap else before)
 
 
 def _bias(terms: list[Term], positions: dict[str, Tensor], dtype: torch.dtype) -> Any:
-    """Return the sum of terms: a `Bias` if all are of distances, else a tensor; None for none."""
+    """Return the sum of terms: a `Bias` if they are of distances, else a tensor; None for none."""
     if not terms:
         return None
-    by = [(sign, _distance_only(x)) for sign, x in terms]
-    if all(x is not None for _, x in by):
+    by = [(sign, by_distance(x)) for sign, x in terms]
+    if all(x is not None for _, x in by) and any(map(_is_of_distance, by)):
         return OfDistance(tuple(by), len(positions["b"]), dtype)
     return _sum(terms, positions, dtype)
+
+
+def _is_of_distance(term: Term) -> bool:
+    return isinstance(term[1], Traced) and DISTANCE in term[1].depends
 
 
 def _by_definition(

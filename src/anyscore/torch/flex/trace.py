@@ -67,7 +67,8 @@ class Traced:
         method = getattr(torch.Tensor, name, None)
         if name.startswith("__") or not callable(method):
             raise AttributeError(f"A scalar of a mod has no attribute {name!r}.")
-        return lambda *args, **kwargs: Traced("", method, (self, *args), kwargs)
+        record: Any = _FILLED.get(method, lambda *args, **kwargs: Traced("", method, args, kwargs))
+        return lambda *args, **kwargs: record(self, *args, **kwargs)
 
     def __getitem__(self, index: Any) -> Traced:
         return Traced("", operator.getitem, (self, index))
@@ -125,10 +126,24 @@ def _filled(like: Traced, fill_value: Any, *, dtype: Any = None, **options: Any)
     return Traced("", torch.full_like, (like, fill_value), {"dtype": dtype})
 
 
+def _new(like: Traced, value: Any, *given: Any, size: Any = None, **options: Any) -> Any:
+    """Return a tensor of `size`, or of the size given as integers or at once, in the dtype of
+    `like`.
+    """
+    if size is None:
+        size = given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
+    dtype = options.get("dtype") or like._dtype
+    if dtype is None:
+        return Traced("", torch.Tensor.new_full, (like, tuple(size), value))
+    return torch.full(tuple(size), value, dtype=dtype, device=like.device)
+
+
 _FILLED: dict[Any, Callable[..., Any]] = {
     torch.full_like: _filled,
     torch.zeros_like: lambda like, **options: _filled(like, 0, **options),
     torch.ones_like: lambda like, **options: _filled(like, 1, **options),
+    torch.Tensor.new_zeros: lambda like, *size, **options: _new(like, 0, *size, **options),
+    torch.Tensor.new_ones: lambda like, *size, **options: _new(like, 1, *size, **options),
 }
 
 
