@@ -140,7 +140,12 @@ def test_forward_of_tanh(launches: list[Launch], chip: int) -> None:
         assert reciprocals <= 0.5
 
 
-@CHIPS
+HOPPER_DAILY = pytest.mark.parametrize(
+    "chip", [pytest.param(80, marks=[pytest.mark.slow, pytest.mark.weekly]), 90]
+)
+
+
+@HOPPER_DAILY
 def test_forward_of_leaky_relu(launches: list[Launch], chip: int) -> None:
     """An element takes two additions, with loads 2.2 instructions."""
     call(pairs.LEAKY_RELU)
@@ -160,7 +165,7 @@ NARROW = {"weight": False, "features": torch.bfloat16}
 """Features of 16 bits, which tensor cores multiply."""
 
 
-@CHIPS
+@HOPPER_DAILY
 @pytest.mark.parametrize("name", ["product", "squared"])
 def test_features_of_16_bits(launches: list[Launch], name: str, chip: int) -> None:
     """Tiles run ahead of the tensor cores in every loop, and next to nothing spills."""
@@ -181,7 +186,7 @@ def test_features_of_16_bits(launches: list[Launch], name: str, chip: int) -> No
             assert sum(x["LDGSTS"] for x in counts) > 0
 
 
-@CHIPS
+@HOPPER_DAILY
 def test_a_product_takes_17_instructions(launches: list[Launch], chip: int) -> None:
     """A pair of a query and a key takes at most 17, softmax and values included, for width 64."""
     call(pairs.PRODUCT, **NARROW)
@@ -229,6 +234,7 @@ def test_whatever_may_be_there_compiles(launches: list[Launch]) -> None:
     call(pairs.TANH, **everything, backward=True)
     call(pairs.PRODUCT, **everything, weight=False, queries=1)
     call(pairs.PRODUCT, weight=False, normalizer=2, backward=True)
+    call(pairs.SQUARED, **NARROW, outer="sqrt", outer_scale=1.0, backward=True)
     for backward in (False, True):
         call(pairs.SQUARED, edges=True, bias=True, backward=backward)
     for launch in launches:

@@ -124,10 +124,11 @@ def _product(a, b, b_a, i_p, i_q, i_k, sizes, ACC: tl.constexpr, SCORER: tl.cons
     PRECISION: tl.constexpr = SCORER.precision
     DEPTH: tl.constexpr = SCORER.depth
     WIDTH: tl.constexpr = SCORER.width
+    QUERIES: tl.constexpr = SCORER.queries
     WHOLE: tl.constexpr = SCORER.narrow and DEPTH >= WIDTH
-    o_q, o_k = i_q * SCORER.queries + tl.arange(0, SCORER.queries), i_k * TILE + tl.arange(0, TILE)
+    o_q, o_k = i_q * QUERIES + tl.arange(0, QUERIES), i_k * TILE + tl.arange(0, TILE)
     o_f = tl.arange(0, DEPTH)
-    b_s = tl.zeros((SCORER.queries, TILE), ACC)
+    b_s = tl.zeros((QUERIES, TILE), ACC)
     if WHOLE:
         b_b = _rows(b, i_p, o_k, sizes.keys, o_f, sizes, SCORER, ACC)
         b_s = tl.dot(b_a, tl.trans(b_b), b_s, input_precision=PRECISION, out_dtype=ACC)
