@@ -103,7 +103,7 @@ WEEKLY = pytest.mark.slow, pytest.mark.weekly
         row("product", *WEEKLY, weight=False, bias=True),
         row("product", *WEEKLY, weight=False, features=torch.bfloat16, backward=True),
         row("squared", *WEEKLY, weight=False, features=torch.float16, dtype=torch.float16),
-        row("product", *WEEKLY, weight=False, dtype=torch.float32, width=128, d_v=128, backward=True),
+        row("product", *WEEKLY, weight=False, dtype=torch.float32, width=128, backward=True),
         row("product", *WEEKLY, weight=False, dtype=torch.float32),
         row("product", *WEEKLY, weight=False, dtype=torch.float64, backward=True),
         row("product", *WEEKLY, weight=False, normalizer=2, backward=True),
