@@ -141,9 +141,10 @@ def main() -> None:
     """Print the table."""
     given = script_options(__doc__)
     rows = []
-    compiled = torch.compile(of_pytorch)
     for shape in SHAPES:
         for name, case in cases(shape[1], shape[2]):
+            torch.compiler.reset()  # after eight kinds of calls it would stop to compile
+            compiled = torch.compile(of_pytorch)
             for mode, other, own in contests(case, shape, compiled):
                 found = ratio(other, own, ROUNDS, warm=2)
                 size = " × ".join(map(str, shape))
