@@ -181,6 +181,9 @@ UNFIT: dict[str, tuple[str, Callable[[Tables], Mod]]] = {
     "biases around softcap": ("before and after", lambda t: lambda s, b, h, i, j: (
         capped(s - t.keys[b, j] + 0.2 * (i - j)) + t.heads[h] - t.relative[h, i - j + T_K - 1]
     )),
+    "biases around a softcap of factors": ("before and after", lambda t: lambda s, b, h, i, j: (
+        capped(s * t.heads[h] - t.keys[b, j]) + t.relative[h, i - j + T_K - 1]
+    )),
     "a constant": ("does not depend", lambda t: lambda s, b, h, i, j: torch.zeros_like(s)),
     "keys only": ("does not depend", lambda t: lambda s, b, h, i, j: t.keys[b, j]),
 }  # fmt: skip

@@ -177,13 +177,13 @@ def _attend(
     scale: float | None, score: Any, positions: dict[str, Tensor], return_lse: bool,
 ) -> Any:  # fmt: skip
     """Return the output of `attention` with the parts of a mod, or by the definition."""
+    own = ScaledDot(scale) if score is None else score
     if mod is None:
-        own = ScaledDot(scale) if score is None else score
         return attention(query, key, value, score=own, mask=mask, return_lse=return_lse)
     result, wide = call(mod, ("score", *POSITIONS), query), accumulation(query)
     try:
         made = modification(result)
-        own, query = _score(made, query, score, scale, positions)
+        scaled, with_factors = _score(made, query, score, scale, positions)
         of_sum = score is None or not (made.biases and _has_outer(score, query, key, value))
         bias, bias_after = _biases(made, of_sum, positions, wide)
     except NoModification as reason:
@@ -191,13 +191,12 @@ def _attend(
             f"score_mod is computed in memory for all scores, queries × keys: {reason}.",
             stacklevel=4,
         )
-        own = ScaledDot(scale) if score is None else score
         return _by_definition(query, key, value, result, mask, own, positions, return_lse)
     if made.conditions:
         of_mod = masks.of_conditions(made.conditions, positions)
         mask = of_mod if mask is None else mask & of_mod
     return attention(
-        query, key, value, score=own, mask=mask, bias=bias, bias_after=bias_after,
+        with_factors, key, value, score=scaled, mask=mask, bias=bias, bias_after=bias_after,
         softcap=made.softcap, return_lse=return_lse,
     )  # fmt: skip
 
