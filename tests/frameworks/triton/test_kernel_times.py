@@ -20,7 +20,7 @@ SUMS = {
     "key": (KEYS, 8),
     "value": (KEYS, 5),
 }
-"""What a kernel sums for → rows and columns of its result."""
+"""The purpose of a kernel's sums → rows and columns of its result."""
 
 
 @pytest.mark.parametrize("score", [Additive(None, None, torch.randn(8)), ScaledDot()])

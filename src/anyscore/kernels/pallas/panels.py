@@ -105,7 +105,7 @@ class Layout:
 
     @property
     def by_exponentials(self) -> bool:
-        """Whether operands include exponentials of tokens."""
+        """Tell whether operands include exponentials of tokens."""
         return used(self.pair, self.acc_dtype)
 
     @property

@@ -282,13 +282,12 @@ def backward(
             _feature_sums(call, band, size[0], made, of_query=True)
             _feature_sums(call, band, size[0], made, of_query=False)
         ds = ds_band.view(-1)[: prod(size)].view(size)
-        with_sums = call.by_norms or pair.steps is not None
-        if x.key_bias is not None or with_sums:
+        if x.key_bias is not None or call.by_sums:
             of_band, summed_keys = made.key_bias[here, there], ds.sum(1, dtype=stats.dtype)
             if chunks is not None:
                 summed_keys = summed_keys.where(chunks[here, None] == 0, of_band)
             of_band.copy_(summed_keys)
-        if with_sums:
+        if call.by_sums:
             made.query_bias[here].add_(ds.sum(2, dtype=stats.dtype))
         if made.bias is not None:
             if outside is not None:

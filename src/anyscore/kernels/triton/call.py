@@ -213,8 +213,9 @@ class PackedCall:
         self.folded = pair is LEAKY_RELU and acc_dtype == torch.float32
         queries, keys = a.shape[-2], b.shape[-2]
         self.tile = WIDE_TILE if self.narrow and queries > TILE else TILE
-        # The sums of gradients leave out the weight, which is multiplied later.
-        self.unweighted = self.weight is not None and (self.by_norms or pair.steps is not None)
+        # Gradients need the sums of dS, and leave out the weight, which is multiplied later.
+        self.by_sums = self.by_norms or pair.steps is not None
+        self.unweighted = self.weight is not None and self.by_sums
         self.options = {"num_warps": WARPS} if self.tile == WIDE_TILE else {}
         self.query_tiles, self.key_tiles = -(-queries // self.tile), tiles_of(keys)
         self.scorer = self._scorer(pair)

@@ -39,7 +39,7 @@ _STEPS = tl.constexpr(20)
 _SHARE = tl.constexpr(0.25)
 """The share of the squared error that rounding of the inputs makes, for all rows of a problem."""
 _WORST = tl.constexpr(16.0)
-"""The same share for any one row."""
+"""The largest share of that squared error for any one row."""
 _SLACK = tl.constexpr(0.25)
 """The part of a step between levels by which a deviation may exceed its level."""
 

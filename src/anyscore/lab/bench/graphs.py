@@ -20,7 +20,7 @@ DEGREES = {
     "even": lambda u: u,
     "power law": lambda u: u**2.5,  # node k has edges in proportion to k^−0.6
 }
-"""How edges fall to nodes: evenly distributed numbers in [0, 1) → the place of the node."""
+"""The ends of edges: evenly distributed numbers in [0, 1) → the place of the node."""
 
 EDGES = 400_000
 _EDGES_OF_A_NODE = 20

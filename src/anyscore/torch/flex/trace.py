@@ -84,12 +84,12 @@ class Traced:
 
     @cached_property
     def linear(self) -> tuple[int, int, int] | None:
-        """(i, j, n) of i · q_idx + j · kv_idx + n with integers; None for other functions."""
+        """Return (i, j, n) of i · q_idx + j · kv_idx + n with integers; None for others."""
         return _linear(self)
 
     @cached_property
     def of_distance(self) -> Any:
-        """The operation as a function of `DISTANCE`; see `by_distance`."""
+        """Return the operation as a function of `DISTANCE`; see `by_distance`."""
         return _by_distance(self)
 
     def __repr__(self) -> str:
