@@ -16,6 +16,7 @@ from anyscore.kernels.triton.tiles import (
     bounds_of,
     dropout_mask,
     entry,
+    index_of,
     problem_of,
     range_of,
     some_nonfinite,
@@ -108,10 +109,7 @@ def forward(
         b_shift = shift_of(stats, o_stats, m_q)
     for MASKED in tl.static_range(2):
         for i in range(n_masked if MASKED else n_whole):
-            if MASKED:
-                i_k = i_low + TILE * (i + tl.where(i < n_before, 0, n_whole))
-            else:
-                i_k = i_low + TILE * (i + n_before)
+            i_k = i_low + TILE * index_of(i, n_before, n_whole, MASKED)
             o_k = i_k + o_t
             b_s, _ = tile_scores(
                 a, b, weights, biases, b_state, i_p, i_tile, i_k // TILE, o_q, o_k, sizes, scale,

@@ -15,6 +15,7 @@ from anyscore.kernels.triton.tiles import (
     attended,
     bounds_of,
     dropout_mask,
+    index_of,
     problem_of,
     tiles_of,
 )
@@ -68,10 +69,7 @@ def nested(
     b_o = tl.zeros((QUERIES, COLUMNS), tl.float32)
     for MASKED in tl.static_range(2):
         for i in range(n_masked if MASKED else n_whole):
-            if MASKED:
-                i_k = i_low + KEYS * (i + tl.where(i < n_before, 0, n_whole))
-            else:
-                i_k = i_low + KEYS * (i + n_before)
+            i_k = i_low + KEYS * index_of(i, n_before, n_whole, MASKED)
             o_k = i_k + o_t
             b_s = row_products(p_f, p_g + (i_band * 0 + i_k) * most, n_chunks, QUERIES, KEYS)
             b_s, _ = with_biases(b_s * factor, biases, i_p, o_q, o_k, sizes, SCORER)

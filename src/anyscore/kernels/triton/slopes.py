@@ -166,6 +166,28 @@ def _others(p, ds, i, part, PADDED: tl.constexpr):
 
 
 @triton.jit
+def _add_tile(
+    p, states, sums, i, ds, ADD: tl.constexpr, SCORER: tl.constexpr, IN_PAIRS: tl.constexpr,
+    WITH_WEIGHT: tl.constexpr,
+):  # fmt: skip
+    """Return the sums (`Two`) with the other tile i added by ADD; p: pointers to its features.
+
+    One part is read while another is added.
+    """
+    one, other = states.one, states.other
+    then = _others(p, ds, i, 0, SCORER.padded)
+    for part in tl.static_range(TILE // COUNT):
+        y = then
+        if part + 1 < TILE // COUNT:
+            then = _others(p, ds, i, part + 1, SCORER.padded)
+        sums = Two(
+            ADD(one, y.one_0, y.one_1, y.ds, sums.one, SCORER, IN_PAIRS, WITH_WEIGHT),
+            ADD(other, y.other_0, y.other_1, y.ds, sums.other, SCORER, IN_PAIRS, WITH_WEIGHT),
+        )
+    return sums
+
+
+@triton.jit
 def _add_one(
     p_x, b_y, b_ds, b_slopes, b_values, slope, value, SCORER: tl.constexpr, OF_QUERY: tl.constexpr,
     WITH_WEIGHT: tl.constexpr,
@@ -201,13 +223,14 @@ def _add_by_pair(
 
 @triton.jit
 def _add_by_reciprocals(
-    state, b_y0, b_y1, b_ds, b_sums, RECIPROCAL: tl.constexpr, IN_PAIRS: tl.constexpr,
+    state, b_y0, b_y1, b_ds, b_sums, SCORER: tl.constexpr, IN_PAIRS: tl.constexpr,
     WITH_WEIGHT: tl.constexpr,
 ):  # fmt: skip
     """Return b_sums with both features added: slopes divided by 4, values by 2σ.
 
     b_y0, b_y1 (1, COUNT): exponentials of other rows. IN_PAIRS: whether both share one reciprocal.
     """
+    RECIPROCAL: tl.constexpr = SCORER.reciprocal
     b_x0, b_x1 = tl.fma(state.b_e0, b_y0, 1.0), tl.fma(state.b_e1, b_y1, 1.0)  # (64, COUNT)
     if IN_PAIRS:
         b_r = RECIPROCAL(b_x0 * b_x1)
@@ -268,8 +291,11 @@ def stepped_start(own, other, weights, i_own, i_other, i_w, i_f, scale, SCORER: 
 
 
 @triton.jit
-def _add_steps(b_x0, b_x1, b_y0, b_y1, b_ds, b_sums, SCORER: tl.constexpr):
-    """Return b_sums plus dS where x > 0 for own features b_x (64, 1), others b_y (1, COUNT).
+def _add_steps(
+    state, b_y0, b_y1, b_ds, b_sums, SCORER: tl.constexpr, IN_PAIRS: tl.constexpr,
+    WITH_WEIGHT: tl.constexpr,
+):  # fmt: skip
+    """Return b_sums plus dS where x > 0 for own features of the state, others b_y (1, COUNT).
 
     If the slope at 0 is the mean of both, `values` have dS where x ≥ 0. One comparison for a sum
     makes an addition conditional; of two it would make a selection each.
@@ -277,12 +303,12 @@ def _add_steps(b_x0, b_x1, b_y0, b_y1, b_ds, b_sums, SCORER: tl.constexpr):
     DIFFERENCE: tl.constexpr = SCORER.pair.steps.difference
     AT_HALF: tl.constexpr = SCORER.pair.steps.at_half
     b_k0, b_k1 = (b_y0, b_y1) if DIFFERENCE else (-b_y0, -b_y1)
-    b_slopes_0 = tl.where(b_x0 > b_k0, b_sums.slopes_0 + b_ds, b_sums.slopes_0)
-    b_slopes_1 = tl.where(b_x1 > b_k1, b_sums.slopes_1 + b_ds, b_sums.slopes_1)
+    b_slopes_0 = tl.where(state.b_x0 > b_k0, b_sums.slopes_0 + b_ds, b_sums.slopes_0)
+    b_slopes_1 = tl.where(state.b_x1 > b_k1, b_sums.slopes_1 + b_ds, b_sums.slopes_1)
     b_values_0, b_values_1 = b_sums.values_0, b_sums.values_1
     if AT_HALF:
-        b_values_0 = tl.where(b_x0 >= b_k0, b_values_0 + b_ds, b_values_0)
-        b_values_1 = tl.where(b_x1 >= b_k1, b_values_1 + b_ds, b_values_1)
+        b_values_0 = tl.where(state.b_x0 >= b_k0, b_values_0 + b_ds, b_values_0)
+        b_values_1 = tl.where(state.b_x1 >= b_k1, b_values_1 + b_ds, b_values_1)
     return Sums(b_slopes_0, b_slopes_1, b_values_0, b_values_1)
 
 
@@ -292,17 +318,8 @@ def stepped_slopes(
     WITH_WEIGHT: tl.constexpr,
 ):  # fmt: skip
     """Return the sums (`Two`) with the other tile i added: dS above the kink, times no weight."""
-    p, one, two = Two(states.one.p_y, states.other.p_y), states.one, states.other
-    then = _others(p, ds, i, 0, SCORER.padded)
-    for part in tl.static_range(TILE // COUNT):
-        y = then
-        if part + 1 < TILE // COUNT:
-            then = _others(p, ds, i, part + 1, SCORER.padded)
-        sums = Two(
-            _add_steps(one.b_x0, one.b_x1, y.one_0, y.one_1, y.ds, sums.one, SCORER),
-            _add_steps(two.b_x0, two.b_x1, y.other_0, y.other_1, y.ds, sums.other, SCORER),
-        )
-    return sums
+    p = Two(states.one.p_y, states.other.p_y)
+    return _add_tile(p, states, sums, i, ds, _add_steps, SCORER, False, WITH_WEIGHT)
 
 
 @triton.jit
@@ -349,9 +366,11 @@ def exponential_slopes(
             _slopes_carefully(states.other, sums.other, i, ds, SCORER, OF_QUERY, WITH_WEIGHT),
         )
     elif bound <= PAIRED:
-        sums = _slopes_by_reciprocals(states, sums, i, ds, SCORER, True, WITH_WEIGHT)
+        p = Two(states.one.p_e, states.other.p_e)
+        sums = _add_tile(p, states, sums, i, ds, _add_by_reciprocals, SCORER, True, WITH_WEIGHT)
     else:
-        sums = _slopes_by_reciprocals(states, sums, i, ds, SCORER, False, WITH_WEIGHT)
+        p = Two(states.one.p_e, states.other.p_e)
+        sums = _add_tile(p, states, sums, i, ds, _add_by_reciprocals, SCORER, False, WITH_WEIGHT)
     return sums
 
 
@@ -368,26 +387,3 @@ def _slopes_carefully(
             SCORER, OF_QUERY, WITH_WEIGHT,
         )  # fmt: skip
     return b_sums
-
-
-@triton.jit
-def _slopes_by_reciprocals(
-    states, sums, i, ds, SCORER: tl.constexpr, IN_PAIRS: tl.constexpr, WITH_WEIGHT: tl.constexpr
-):
-    """Return the sums with the other tile i added; one part is read while another is added."""
-    RECIPROCAL: tl.constexpr = SCORER.reciprocal
-    p, one, other = Two(states.one.p_e, states.other.p_e), states.one, states.other
-    then = _others(p, ds, i, 0, SCORER.padded)
-    for part in tl.static_range(TILE // COUNT):
-        y = then
-        if part + 1 < TILE // COUNT:
-            then = _others(p, ds, i, part + 1, SCORER.padded)
-        sums = Two(
-            _add_by_reciprocals(
-                one, y.one_0, y.one_1, y.ds, sums.one, RECIPROCAL, IN_PAIRS, WITH_WEIGHT
-            ),
-            _add_by_reciprocals(
-                other, y.other_0, y.other_1, y.ds, sums.other, RECIPROCAL, IN_PAIRS, WITH_WEIGHT
-            ),
-        )
-    return sums

@@ -166,6 +166,16 @@ def tiles_of(mask, b_start, b_stop, keys, WIDE: tl.constexpr = TILE):
 
 
 @triton.jit
+def index_of(i, n_before, n_whole, MASKED: tl.constexpr):
+    """Return which tile of `tiles_of` is the i-th one with masked entries, or without them."""
+    if MASKED:
+        i += tl.where(i < n_before, 0, n_whole)
+    else:
+        i += n_before
+    return i
+
+
+@triton.jit
 def attended(mask, i_p, o_q, o_k, b_start, b_stop, sizes):
     """Return the boolean mask (Q, K) of queries o_q (Q,) and keys o_k (K,), True = may attend."""
     m_s = (o_k[None, :] >= b_start[:, None]) & (o_k[None, :] < b_stop[:, None])
