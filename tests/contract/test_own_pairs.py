@@ -15,7 +15,9 @@ import torch
 
 from anyscore import Causal, attention, log_weights, plan
 from anyscore.ops import load
+from anyscore.score import formula as formula_language
 from anyscore.score.formula import formula_of, where
+from anyscore.score.formula.functions import NAMES
 from anyscore.score.formula.slopes import plain
 from anyscore.score.formula.tape import numbers
 from anyscore.score.pairs import Pair
@@ -223,6 +225,14 @@ def test_functions_of_python_are_formulas() -> None:
     assert formula_of(lambda a, b: np.maximum(a, 1) / b.__rsub__(3) + np.float64(1) * a) == (
         formula_of("maximum(a, 1) / (3 - b) + a")
     )
+
+
+@pytest.mark.parametrize("name", sorted(set(formula_language.__all__) & set(NAMES)))
+def test_functions_of_the_package_have_their_names(name: str) -> None:
+    function = getattr(formula_language, name)
+    arguments = {"where": "a > 1, a, b", "maximum": "a, b", "minimum": "a, b"}.get(name, "a * b + 2")
+    found = formula_of(lambda a, b: eval(f"f({arguments})", {"f": function, "a": a, "b": b}) + a)
+    assert found == formula_of(f"{name}({arguments}) + a")
 
 
 @pytest.mark.parametrize("formula", [SOFTPLUS, LEAKY, EVERY, "(a - b)**4 / (1 + a*a)**1.5"])

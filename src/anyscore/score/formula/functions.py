@@ -59,8 +59,9 @@ def _function(name: str) -> _Function:
     return function
 
 
-exp, expm1, log, log1p, sqrt, tanh, sigmoid, softplus, erf, sin, cos = (
-    _function(name) for name in FUNCTIONS if name != "abs"
+exp, expm1, log, log1p, sqrt, tanh, sigmoid, softplus, erf, sin, cos = map(
+    _function,
+    ("exp", "expm1", "log", "log1p", "sqrt", "tanh", "sigmoid", "softplus", "erf", "sin", "cos"),
 )
 NAMES: dict[str, Callable[..., Term]] = {
     **{name: _function(name) for name in FUNCTIONS},
