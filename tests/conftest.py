@@ -14,7 +14,7 @@ from hypothesis import settings
 
 from anyscore.functional import attention
 from anyscore.kernels import cpu
-from anyscore.kernels.own_pairs import compiler
+from anyscore.kernels.own_formulas import compiler
 from helpers.browser import browser, open_file  # noqa: F401 (one browser for all tests)
 
 if find_spec("torch"):

@@ -5,7 +5,7 @@
 #include "attention/gradients.h"
 #include "attention/pack_keys.h"
 #include "runtime/memory.cpp"  // each library has its own copy
-#include "runtime/own_pairs.h"
+#include "runtime/own_formulas.h"
 #include "scorers/plain.h"
 
 namespace anyscore {

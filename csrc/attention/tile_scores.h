@@ -88,11 +88,7 @@ protected:
                 for (int j = 0; j < TILE; j++) s[i * TILE + j] += bias[j];
         const Bias& of_pairs = tile.call.bias;
         if (of_pairs.entries.data && !of_pairs.after) add(tile, of_pairs);
-        if (Outer outer = tile.call.outer; outer != Outer::NONE) {
-            const T c = T(tile.call.outer_scale);
-            apply(outer, c, s, tile.queries * TILE);
-            if (outer_slopes) slopes_of(outer, c, s, outer_slopes, tile.queries * TILE);
-        }
+        if (tile.call.outer != Outer::NONE) apply(tile.call, s, outer_slopes, tile.queries * TILE);
         if (of_pairs.entries.data && of_pairs.after) add(tile, of_pairs);
     }
 

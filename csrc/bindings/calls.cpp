@@ -5,7 +5,7 @@
 #include <limits>
 
 #include "runtime/isa.h"
-#include "runtime/own_pairs.h"
+#include "runtime/own_formulas.h"
 
 namespace anyscore {
 
@@ -64,7 +64,7 @@ Edges edges_of(Arrays& arrays, Operands& in, Size queries, Size rows) {
 
 }  // namespace
 
-Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
+Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries, Type sums) {
     Call call;
     call.problems = arrays.problems;
     call.queries = queries;
@@ -95,8 +95,9 @@ Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries) {
         call.mask = arrays.mask(in.mask, queries, call.keys);
     }
     call.scale = s.scale;
-    if (!(s.outer >= 0 && s.outer < double(Outer::COUNT))) Arrays::refuse("outer", "is not known to the core");
-    call.outer = Outer(int(s.outer));
+    call.outer = s.outer >= 0 && s.outer < double(Outer::OWN) ? Outer(int(s.outer)) : Outer::OWN;
+    if (call.outer == Outer::OWN && !(call.own_outer = find_outer(s.outer, sums)))
+        Arrays::refuse("outer", "is not known to the core");
     if (call.outer != Outer::NONE && !(s.outer_scale > 0 && s.outer_scale <= std::numeric_limits<double>::max()))
         Arrays::refuse("outer_scale", "must be > 0 and finite");
     call.outer_scale = s.outer_scale;
@@ -194,7 +195,7 @@ std::vector<Stream> streams(std::uint64_t seed, Size period, const View& stats, 
 void forward(const std::string& pair, Operands& in, const Settings& s, Outputs& to, int threads) {
     Type sums = type_of_sums(to.stats);
     Arrays arrays(lead_of(to.stats), s.groups);
-    Call call = describe(arrays, in, s, to.stats.shape.back());
+    Call call = describe(arrays, in, s, to.stats.shape.back(), sums);
     if (in.packed) take_packed(call, arrays, in.packed, sums);
     if (bool(in.value) != bool(to.output)) Arrays::refuse("output", "must be given with value, and only with it");
     Forward made;
@@ -213,12 +214,13 @@ void forward(const std::string& pair, Operands& in, const Settings& s, Outputs& 
 void backward(const std::string& pair, Operands& in, const Settings& s, Results& of, Gradients& to, int threads) {
     Type sums = type_of_sums(of.stats);
     Arrays arrays(lead_of(of.stats), s.groups);
-    Call call = describe(arrays, in, s, of.stats.shape.back());
+    Call call = describe(arrays, in, s, of.stats.shape.back(), sums);
     Backward back = describe_gradients(arrays, call, in, s, sums, to);
     back.stats = Arrays::contiguous("stats", of.stats, of.stats.shape);
     if (of.scores) {
         if (call.is_graph()) Arrays::refuse("scores", "must come without edges");
-        if (call.bias.after && call.outer != Outer::NONE) Arrays::refuse("scores", "must be those of the outer function");
+        if ((call.bias.after && call.outer != Outer::NONE) || call.outer == Outer::OWN)
+            Arrays::refuse("scores", "do not show the slopes of the outer function");
         if (Arrays::type("scores", of.scores) != sums) Arrays::refuse("scores", "must have the type of stats");
         call.kept = Arrays::contiguous("scores", of.scores, scores_of(of.stats, call));
     }

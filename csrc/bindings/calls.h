@@ -81,7 +81,7 @@ std::vector<Stream> streams(std::uint64_t seed, Size period, Size problems);
 std::vector<Stream> streams(std::uint64_t seed, Size period, const View& stats, View& origin);
 
 // The parts of a forward and a backward: the call as plain data, the destinations of its gradients, and its kernels.
-Call describe(Arrays& arrays, Operands& x, const Settings& s, Size queries);
+Call describe(Arrays& arrays, Operands& x, const Settings& s, Size queries, Type sums);
 Backward describe_gradients(Arrays& arrays, const Call& call, const Operands& x, const Settings& s, Type sums,
                             Gradients& to);
 Kernels find(const std::string& pair, Type sums);

@@ -10,7 +10,7 @@
 #include "bindings/calls.h"
 #include "bindings/released.h"
 #include "runtime/isa.h"
-#include "runtime/own_pairs.h"
+#include "runtime/own_formulas.h"
 #include "runtime/parallel.h"
 
 namespace nb = nanobind;
@@ -156,6 +156,12 @@ NB_MODULE(_core, module) {
             register_pair(name, is_double ? Type::F64 : Type::F32, reinterpret_cast<OwnPair*>(library));
         },
         "name"_a, "is_double"_a, "library"_a);
+    module.def(
+        "register_outer",
+        [](double number, bool is_double, std::uintptr_t function) {
+            register_outer(number, is_double ? Type::F64 : Type::F32, reinterpret_cast<OwnOuter>(function));
+        },
+        "number"_a, "is_double"_a, "function"_a);
     module.attr("headers") = ANYSCORE_HEADERS;
     module.def("isas", &isas);
     module.def("isa", &isa);

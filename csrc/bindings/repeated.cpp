@@ -95,7 +95,7 @@ public:
         if (arrays.problems > MOST_PROBLEMS) throw std::invalid_argument("the call is too large to be kept.");
         if (!in.a || !in.b || in.a.rank() < 2) throw std::invalid_argument("the call has no output.");
         if (settings.dropout > 0) in.streams.resize(std::size_t(arrays.problems));
-        call = describe(arrays, in, settings, in.a.shape[in.a.shape.size() - 2]);
+        call = describe(arrays, in, settings, in.a.shape[in.a.shape.size() - 2], sums);
         if (in.packed) take_packed(call, arrays, in.packed, sums);
         if (arrays.has_copies()) throw std::invalid_argument("its arrays have to be copied.");
         if (!in.value && arrays.problems * call.queries * call.keys > MOST_SCORES)

@@ -17,8 +17,12 @@ constexpr int TILE = 64;  // queries, and keys, of a tile
 
 enum class Type { F32, F64, F16, BF16 };
 
-// The outer function of a score, which follows its sum: numbered and defined as in anyscore/score/outer.py.
-enum class Outer { NONE, TANH, SQRT, LOG1P, ARCOSH, COUNT };
+// The outer function of a score, which follows its sum: numbered and defined as in anyscore/score/outer.py. OWN is of
+// a formula.
+enum class Outer { NONE, TANH, SQRT, LOG1P, ARCOSH, OWN };
+
+// Replaces `count` numbers x, of the type of the sums, by φ(x), and writes dφ/dx to slopes, if these are not null.
+using OwnOuter = void (*)(void* x, void* slopes, int count);
 
 // Rows of unit stride: row i of problem n starts at element at[n] + i · stride.
 struct Rows {
@@ -90,6 +94,7 @@ struct Call {
     double scale = 1;
     Outer outer = Outer::NONE;
     double outer_scale = 0;  // the c of the outer function
+    OwnOuter own_outer = nullptr;
     Normalizer normalizer = Normalizer::SOFTMAX;
     double sigmoid_bias = 0;
     Dropout dropout;

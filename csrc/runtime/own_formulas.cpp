@@ -1,4 +1,4 @@
-#include "runtime/own_pairs.h"
+#include "runtime/own_formulas.h"
 
 #include <pthread.h>
 
@@ -12,6 +12,7 @@ namespace {
 struct Registry {
     std::mutex mutex;
     std::map<std::pair<std::string, Type>, Kernels> kernels;
+    std::map<std::pair<double, Type>, OwnOuter> outers;
 };
 
 // Never destroyed: threads may still compute when the process ends.
@@ -38,6 +39,19 @@ Kernels find_own(const std::string& name, Type sums) {
     std::lock_guard<std::mutex> lock(all.mutex);
     auto found = all.kernels.find({name, sums});
     return found == all.kernels.end() ? Kernels{} : found->second;
+}
+
+void register_outer(double number, Type sums, OwnOuter function) {
+    Registry& all = registry();
+    std::lock_guard<std::mutex> lock(all.mutex);
+    all.outers[{number, sums}] = function;
+}
+
+OwnOuter find_outer(double number, Type sums) {
+    Registry& all = registry();
+    std::lock_guard<std::mutex> lock(all.mutex);
+    auto found = all.outers.find({number, sums});
+    return found == all.outers.end() ? nullptr : found->second;
 }
 
 }  // namespace anyscore

@@ -1,4 +1,5 @@
-// Pairs compiled after the core, each in a library of its own: their kernels, by name and type.
+// Formulas compiled after the core, each in a library of its own: kernels of pairs, by name and type; outer functions,
+// by number and type.
 #pragma once
 
 #include <string>
@@ -17,5 +18,9 @@ void register_pair(const std::string& name, Type sums, OwnPair* library);
 
 // Returns the kernels of a registered pair; null functions if there are none.
 Kernels find_own(const std::string& name, Type sums);
+
+// The same for outer functions; null if there is none of that number.
+void register_outer(double number, Type sums, OwnOuter function);
+OwnOuter find_outer(double number, Type sums);
 
 }  // namespace anyscore

@@ -1,4 +1,4 @@
-// The outer functions of scores and their derivatives, over consecutive numbers.
+// The outer functions of scores and their derivatives, over consecutive numbers. Those of formulas are compiled apart.
 #pragma once
 
 #include <cmath>
@@ -68,6 +68,14 @@ template <class T> void slopes_of(Outer outer, T c, const T* s, T* slopes, int c
             return;
         default: return;
     }
+}
+
+// Replaces `count` numbers x by φ(x) of a call, and writes dφ/dx to `slopes`, if these are not null.
+template <class T> void apply(const Call& call, T* x, T* slopes, int count) {
+    if (call.outer == Outer::OWN) return call.own_outer(x, slopes, count);
+    const T c = T(call.outer_scale);
+    apply(call.outer, c, x, count);
+    if (slopes) slopes_of(call.outer, c, x, slopes, count);
 }
 
 }  // namespace anyscore::ANYSCORE_ISA

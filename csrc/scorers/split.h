@@ -92,6 +92,7 @@ public:
 private:
     // Writes the scores by parts. Returns whether they are exact enough.
     bool by_parts(int rows, const T* panels, Size stride, int keys, T* s) const {
+        if (outer == Outer::OWN) return false;  // the slope has no bound
         const int count = int(round_up(keys, L)) / L;
         const bool is_distance = Parts::IS_DISTANCE && has_positive != has_negative;
         Sums<KeyPartTerm, T>{weight, weight, panels, width, padded, stride}.write(1, count, key_sums);

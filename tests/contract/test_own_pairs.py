@@ -230,7 +230,9 @@ def test_functions_of_python_are_formulas() -> None:
 @pytest.mark.parametrize("name", sorted(set(formula_language.__all__) & set(NAMES)))
 def test_functions_of_the_package_have_their_names(name: str) -> None:
     function = getattr(formula_language, name)
-    arguments = {"where": "a > 1, a, b", "maximum": "a, b", "minimum": "a, b"}.get(name, "a * b + 2")
+    arguments = {"where": "a > 1, a, b", "maximum": "a, b", "minimum": "a, b"}.get(
+        name, "a * b + 2"
+    )
     found = formula_of(lambda a, b: eval(f"f({arguments})", {"f": function, "a": a, "b": b}) + a)
     assert found == formula_of(f"{name}({arguments}) + a")
 

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from anyscore.kernels import cpu, own_pairs
+from anyscore.kernels import cpu, own_formulas
 from anyscore.score.pairs import Pair
 from helpers.hang import HANG
 
@@ -154,19 +154,19 @@ def test_other_headers_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A pair is not compiled with headers of another core, whose calls have another layout."""
     monkeypatch.setattr(cpu._core, "headers", "0" * 192)
     pair = Pair.from_formula("of this test", "a + 3.25 * b")
-    reason = cpu.why_not_pair(pair.key, False)
+    reason = cpu.why_not_formula(pair.key, False)
     assert reason is not None
     assert "are not the core's: reinstall anyscore" in reason
 
 
 def test_another_instruction_set_has_kernels_of_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     asked: list[tuple[Any, ...]] = []
-    monkeypatch.setattr(own_pairs, "load", lambda *args: asked.append(args) or 1 / 0)
+    monkeypatch.setattr(own_formulas, "load", lambda *args: asked.append(args) or 1 / 0)
     pair = Pair.from_formula("of this test", "a + 3.5 * b")
     monkeypatch.setattr(cpu, "_own", {(pair.key, False, str(cpu.isa())): cpu._Answer(None)})
-    assert cpu.why_not_pair(pair.key, False) is None
+    assert cpu.why_not_formula(pair.key, False) is None
     with pytest.raises(ZeroDivisionError):
-        cpu.why_not_pair(pair.key, True)
+        cpu.why_not_formula(pair.key, True)
     assert asked[0][1:3] == ("double", cpu.isa())
 
 
@@ -184,16 +184,16 @@ def failing(
     def load(*args: Any) -> int:
         tried.append(now[0])
         now[0] += took
-        raise own_pairs.CannotCompileError("no room")
+        raise own_formulas.CannotCompileError("no room")
 
-    monkeypatch.setattr(own_pairs, "load", load)
+    monkeypatch.setattr(own_formulas, "load", load)
     monkeypatch.setattr(cpu, "_own", {})
     monkeypatch.setattr(cpu, "monotonic", lambda: now[0])
     pair = Pair.from_formula("of this test", "a + 4.25 * b")
 
     def ask(at: float) -> Any:
         now[0] = max(at, now[0])
-        return cpu.why_not_pair(pair.key, False)
+        return cpu.why_not_formula(pair.key, False)
 
     return tried, ask
 
@@ -222,9 +222,9 @@ def test_pairs_that_are_there_wait_for_no_compiler(monkeypatch: pytest.MonkeyPat
     pair = Pair.from_formula("of this test", "a + 4.5 * b")
     monkeypatch.setattr(cpu, "_own", {})
     monkeypatch.setattr(cpu, "_load", lambda *args: None)
-    assert cpu.why_not_pair(pair.key, False) is None
+    assert cpu.why_not_formula(pair.key, False) is None
     with cpu._loading:
-        thread = Thread(target=cpu.why_not_pair, args=(pair.key, False), daemon=True)
+        thread = Thread(target=cpu.why_not_formula, args=(pair.key, False), daemon=True)
         thread.start()
         thread.join(HANG)
         assert not thread.is_alive()
@@ -258,16 +258,16 @@ def load(*args):
     ends.wait()
 
 cpu._load = load
-thread = Thread(target=cpu.why_not_pair, args=(pair.key, False))
+thread = Thread(target=cpu.why_not_formula, args=(pair.key, False))
 thread.start()
 began.wait()
 if not (child := os.fork()):
     cpu._load = lambda *args: "of the child"
-    os._exit(cpu.why_not_pair(pair.key, False) != "of the child")
+    os._exit(cpu.why_not_formula(pair.key, False) != "of the child")
 _, status = os.waitpid(child, 0)
 ends.set()
 thread.join()
-print(status, cpu.why_not_pair(pair.key, False))
+print(status, cpu.why_not_formula(pair.key, False))
 """
 
 

@@ -24,8 +24,8 @@ AT_ZERO = (
 POWER = "an exponent is a number: write exp(y * log(x)) where x is positive."
 
 TABLE = [
-    ("a + c", "'c' is no feature: the features are a and b."),
-    ("exp + a", "'exp' is no feature: it is a function."),
+    ("a + c", "'c' is unknown: the formula is of a and b."),
+    ("exp + a", "'exp' is a function: write exp(…)."),
     ("a", "it does not depend on b; a pair is a function of a and b."),
     ("0 * a + b", "it does not depend on a; a pair is a function of a and b."),
     ("log(a + b)", f"its value is -inf {AT_ZERO}"),
@@ -92,7 +92,10 @@ def test_formulas_of_any_depth_and_length() -> None:
             "a comparison of features has no truth: write where(condition, x, y).",
         ),
         (lambda a, b: math.exp(a) + b, "must be real number, not Term"),
-        (lambda a, b: None, "a formula is made of a, b and numbers, and there is a NoneType."),
+        (
+            lambda a, b: None,
+            "a formula is made of its arguments and numbers, and there is a NoneType.",
+        ),
         (lambda a, b: a + b if a == b else a,
          "features are compared by <, <=, > and >=, in where(condition, x, y)."),
     ],

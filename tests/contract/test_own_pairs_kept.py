@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from anyscore.kernels.own_pairs import compiler
+from anyscore.kernels.own_formulas import compiler
 from helpers.hang import HANG
 
 HEADERS = Path(__file__).parents[2] / "csrc"
@@ -315,7 +315,7 @@ import os, sys
 from contextlib import closing
 from pathlib import Path
 from threading import Event, Thread
-from anyscore.kernels.own_pairs import compiler
+from anyscore.kernels.own_formulas import compiler
 
 def compiles():
     with closing(compiler.libraries(sys.argv[1], Path(sys.argv[2]), "baseline")) as found:

@@ -1,5 +1,5 @@
-// Checks of csrc/runtime/parallel.cpp and own_pairs.cpp, compiled and run by test_parallel.py: `parallel NAME` exits with 0.
-#include "runtime/own_pairs.h"
+// Checks of csrc/runtime/parallel.cpp and own_formulas.cpp, compiled and run by test_parallel.py: `parallel NAME` exits with 0.
+#include "runtime/own_formulas.h"
 #include "runtime/parallel.h"
 
 #include <sys/resource.h>

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from anyscore.kernels.own_pairs import compiler
+from anyscore.kernels.own_formulas import compiler
 from core.cpp import CSRC, library
 from core.raw import core, runnable
 

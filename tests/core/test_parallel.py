@@ -23,7 +23,11 @@ pytestmark = [
 
 def build(program: Path, *options: str) -> Path:
     core = HERE.parents[1] / "csrc"
-    sources = [HERE / "parallel.cpp", core / "runtime/parallel.cpp", core / "runtime/own_pairs.cpp"]
+    sources = [
+        HERE / "parallel.cpp",
+        core / "runtime/parallel.cpp",
+        core / "runtime/own_formulas.cpp",
+    ]
     command = [COMPILER, "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
     command += [f"-I{core}", *options, *map(str, sources), "-o", str(program)]
     subprocess.run(command, check=True)  # type: ignore[arg-type]

@@ -24,20 +24,19 @@ Mod = Callable[..., Any]
 
 def eager(
     query: Tensor, key: Tensor, value: Tensor, score_mod: Mod | None = None,
-    mask_mod: Mod | None = None, scale: float | None = None,
-) -> tuple[Tensor, Tensor]:  # fmt: skip
-    """Return PyTorch's output and log-sum-exp."""
+    mask_mod: Mod | None = None, scale: float | None = None, largest: bool = False,
+) -> tuple[Tensor, ...]:  # fmt: skip
+    """Return PyTorch's output and log-sum-exp, and the largest scores if they are wanted."""
     mask: Any = flex._create_empty_block_mask(query, key)
     if mask_mod is not None:
         b, h, queries, keys = *query.shape[:3], key.shape[2]
         mask = flex.create_block_mask(mask_mod, b, h, queries, keys, device=query.device.type)
     scale = 1 / math.sqrt(query.shape[-1]) if scale is None else scale
     unchanged: Any = flex._identity
-    options = {"OUTPUT_MAX": False}
-    out, lse, *_ = _eager(
-        query, key, value, score_mod or unchanged, mask.as_tuple(), scale, options
+    found = _eager(
+        query, key, value, score_mod or unchanged, mask.as_tuple(), scale, {"OUTPUT_MAX": largest}
     )
-    return out, lse * math.log(2)
+    return found[0], *(x * math.log(2) for x in (found[1:] if largest else found[1:2]))
 
 
 def ours(*args: Any, **options: Any) -> tuple[tuple[Tensor, Tensor], list[str]]:

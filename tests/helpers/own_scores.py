@@ -1,4 +1,4 @@
-"""Scores of pairs from formulas, and the same attention in NumPy."""
+"""Scores of pairs and outer functions from formulas, and the same attention in NumPy."""
 
 from __future__ import annotations
 
@@ -10,22 +10,24 @@ import numpy as np
 
 from anyscore import Score
 from anyscore.score.factors import Factors
+from anyscore.score.outer import Outer
 from anyscore.score.pairs import Pair
 
 
 @dataclass(frozen=True, eq=False)
 class Own(Score):
-    """s = Σ_d w_d pair(q_d, k_d), w (d,)."""
+    """s = φ(Σ_d w_d pair(q_d, k_d)), w (d,)."""
 
     w: Any
     pair: Pair
+    outer: Outer | None = None
 
-    formula: ClassVar[str] = "w·pair(q, k)"
+    formula: ClassVar[str] = "φ(w·pair(q, k))"
     shapes: ClassVar[dict[str, tuple[str, ...]]] = {"w": ("d_q",)}
     equal_widths: ClassVar[bool] = True
 
     def lower(self, xp: Any, query: Any, key: Any) -> Factors:
-        return Factors(query, key, self.pair, weight=self.w)
+        return Factors(query, key, self.pair, weight=self.w, outer=self.outer)
 
 
 SOFTPLUS = "log(1 + exp(a + b))"
@@ -36,6 +38,13 @@ EVERY = (
     " + minimum(a, b) * maximum(0.5 * a, b) - sign(a) * b + where(a <= 0.5, a**3, 1 / (a + 1)**2)"
 )
 """A formula with every function and operator."""
+WAVE = "x * sigmoid(x) + 0.3 * sin(2 * x) + where(x > 0.5, (x - 0.5)**2, 0)"
+"""A formula of an outer function."""
+
+
+def wave(x: Any) -> Any:
+    """Return the formula WAVE in NumPy."""
+    return x / (1 + np.exp(-x)) + 0.3 * np.sin(2 * x) + np.where(x > 0.5, (x - 0.5) ** 2, 0)
 
 
 def draw(
@@ -48,11 +57,12 @@ def draw(
 
 
 def written_out(
-    pair: Callable[[Any, Any], Any], xs: list[np.ndarray], mask: np.ndarray | None = None
-) -> np.ndarray:
-    """Return attention by a pair that is a function of NumPy's arrays."""
+    pair: Callable[[Any, Any], Any], xs: list[np.ndarray], mask: np.ndarray | None = None,
+    outer: Callable[[Any], Any] = lambda x: x,
+) -> np.ndarray:  # fmt: skip
+    """Return attention by a pair and an outer function that are functions of NumPy's arrays."""
     q, k, v, w = xs
-    s = pair(q[..., :, None, :], k[..., None, :, :]) @ w
+    s = outer(pair(q[..., :, None, :], k[..., None, :, :]) @ w)
     s = s if mask is None else np.where(mask, s, -np.inf)
     e = np.exp(s - s.max(-1, keepdims=True))
     return e / e.sum(-1, keepdims=True) @ v

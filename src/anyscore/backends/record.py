@@ -18,7 +18,7 @@ from anyscore.modifiers.normalizers import Normalizer, Sigmoid
 from anyscore.ops import DTYPES, Array, Ops, acc_dtype, accumulated
 from anyscore.ops.checks import Sizes
 from anyscore.score.factors import Factors
-from anyscore.score.outer import Outer
+from anyscore.score.outer import FORMULAS, FUNCTIONS, Outer
 from anyscore.score.pairs import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, pair_named
 from anyscore.score.scales import is_number
 
@@ -41,7 +41,7 @@ def why_not(task: Task, has_edges: bool = False) -> str | None:
     if not is_number(f.scale):
         return "the scale of the score is not a number"
     if task.softcap and f.outer is not None:
-        return f"a softcap over {f.outer.name} would be a second outer function"
+        return f"a softcap over {f.outer.label} would be a second outer function"
     counts = f.query_bias is not None and not task.query_bias_cancels
     if counts and (f.pair != PRODUCT or f.a.shape[-1] == 0):
         what = "an outer function" if _outer(task) else "a sigmoid"
@@ -71,7 +71,7 @@ def why_not_core(
     xs = factors(task)
     if reason := why_not_arrays(xp, xs, why_not_array):
         return reason
-    return (why_not_now and why_not_now(xs)) or _why_not_pair(xp, task)
+    return (why_not_now and why_not_now(xs)) or _why_not_formulas(xp, task)
 
 
 def why_not_arrays(
@@ -109,16 +109,18 @@ def how_core(task: Task) -> str:
     return f"{FUSED}; {_PARTS[f.pair]} where a bound on its rounding allows"
 
 
-def _why_not_pair(xp: Ops, task: Task) -> str | None:
-    """Return why the C++ core has no kernels of the pair of a task, None if it has.
+def _why_not_formulas(xp: Ops, task: Task) -> str | None:
+    """Return why the C++ core has no pair or outer function of a task, None if it has.
 
     This check comes last: it may compile a formula.
     """
-    key = cast(Factors, task.score).pair.key
-    if key in cpu.KEYS:
+    pair, outer = cast(Factors, task.score).pair.key, _outer(task)
+    if pair in cpu.KEYS and (outer is None or outer.name in FUNCTIONS):
         return None
     xs = [*factors(task), *([] if task.value is None else [task.value])]
-    return cpu.why_not_pair(key, acc_dtype(xp, *xs) == "float64")
+    is_double = acc_dtype(xp, *xs) == "float64"
+    reason = cpu.why_not_formula(pair, is_double)
+    return reason or (None if outer is None else cpu.why_not_formula(outer.name, is_double))
 
 
 def with_edges_by_key(x: Operands, task: Task) -> Operands:
@@ -170,10 +172,12 @@ def keeps_scores(x: Operands, s: Settings) -> bool:
     """Return whether a forward of the core keeps scores for its backward, not the output.
 
     For at most `cpu.AT_ONCE` and d_v keys, kept scores take no more memory than the output, and the
-    backward need not compute them again. The result is False without values, for edges, for
-    symbolic sizes, and for a bias after the outer function, which hides the values of φ.
+    backward need not compute them again. The result is False without values, for edges and for
+    symbolic sizes. A bias after the outer function hides the values of φ, and values of a formula
+    do not show its slopes: the result is False for both.
     """
-    if x.value is None or x.rowptr is not None or (s.bias_after_outer and s.outer):
+    hides_slopes = s.outer in FORMULAS or (s.outer and s.bias_after_outer)
+    if x.value is None or x.rowptr is not None or hides_slopes:
         return False
     keys, width = x.b.shape[-2], x.value.shape[-1]
     return type(keys) is type(width) is int and 0 < keys <= min(cpu.AT_ONCE, width)

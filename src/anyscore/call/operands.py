@@ -11,7 +11,7 @@ from operator import attrgetter
 from typing import Any, NamedTuple
 
 from anyscore.ops import Array
-from anyscore.score.outer import NAMES
+from anyscore.score.outer import number
 
 
 class Operands(NamedTuple):
@@ -147,8 +147,7 @@ class Settings(NamedTuple):
     @property
     def numbers(self) -> tuple[float, ...]:
         """The numbers that the C++ core takes: `Settings` of csrc/bindings/calls.h."""
-        outer = NAMES.index(self.outer)
-        return (*self[1:5], outer, self.outer_scale, *self[9:])
+        return (*self[1:5], number(self.outer), self.outer_scale, *self[9:])
 
 
 class Results(NamedTuple):

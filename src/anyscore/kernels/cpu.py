@@ -17,6 +17,7 @@ from typing import Any, NamedTuple
 from anyscore.call.operands import Operands, Results, Settings
 from anyscore.ops import Array
 from anyscore.ops.locks import Lock
+from anyscore.score.outer import FORMULAS, NAMES, number
 from anyscore.score.pairs import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, TANH, Pair, pair_named
 
 PAIRS = PRODUCT, TANH, LEAKY_RELU, ABSOLUTE, SQUARED
@@ -27,7 +28,7 @@ AT_ONCE = 64
 
 
 class _Answer(NamedTuple):
-    """reason: why there are no kernels of a pair, None if there are; until: its expiry time."""
+    """reason: why a formula is not compiled, None if it is; until: its expiry time."""
 
     reason: str | None
     until: float = math.inf
@@ -52,16 +53,16 @@ def problem() -> str | None:
     return _problem
 
 
-def why_not_pair(key: str, is_double: bool) -> str | None:
-    """Return why the core has no kernels of a pair, None if it has.
+def why_not_formula(key: str, is_double: bool) -> str | None:
+    """Return why the core has no pair or outer function, None if it has.
 
-    key: of the pair. is_double: whether sums are in float64.
+    key: of the pair, or the name of the outer function. is_double: whether sums are in float64.
 
     The first call for a formula compiles its kernels, or reads them from the cache. After a
     failure, a later call tries again: after a minute, as a disk may have room by then, or after ten
     times the duration of the last try.
     """
-    if key in KEYS:
+    if key in KEYS or key in NAMES:
         return None
     if _problem is not None:
         return _problem
@@ -83,31 +84,36 @@ def _known(asked: tuple[str, bool, str]) -> _Answer | None:
 
 
 # torch.compile takes the result at trace time as constant.
-why_not_pair._dynamo_marked_constant = True  # type: ignore[attr-defined]
+why_not_formula._dynamo_marked_constant = True  # type: ignore[attr-defined]
 
 
 def has(key: str, is_double: bool) -> bool:
-    """Return whether the core has loaded kernels of a pair."""
-    if key in KEYS:
+    """Return whether the core has loaded a pair or an outer function."""
+    if key in KEYS or key in NAMES:
         return True
     answer = _own.get((key, is_double, str(_core.isa()))) if _core is not None else None
     return answer is not None and answer.reason is None
 
 
 def _load(key: str, is_double: bool, isa: str) -> str | None:
-    """Register kernels of a pair with the core; return why this failed, None if it did not."""
-    from anyscore.kernels import own_pairs
+    """Register the functions of a formula with the core; return why this failed, or None."""
+    from anyscore.kernels import own_formulas
     from anyscore.score.formula import Formula
 
-    pair = pair_named(key)
-    if not isinstance(pair.value, Formula):
-        return f"it does not know the pair {pair.name!r}"
+    formula: Any = FORMULAS.get(key) or pair_named(key).value
+    kind = "outer function" if key in FORMULAS else "pair"
+    name = key.partition("@")[0]
+    if not isinstance(formula, Formula):
+        return f"it does not know the pair {name!r}"
     core, sums = Path(_core.__file__), "double" if is_double else "float"
     try:
-        entry = own_pairs.load(pair.value, sums, isa, core, _core.headers)
-    except own_pairs.CannotCompileError as error:
-        return f"the pair {pair.name!r} is not compiled: {error}"
-    _core.register_pair(key, is_double, entry)
+        entry = own_formulas.load(formula, sums, isa, core, _core.headers)
+    except own_formulas.CannotCompileError as error:
+        return f"the {kind} {name!r} is not compiled: {error}"
+    if formula.is_pair:
+        _core.register_pair(key, is_double, entry)
+    else:
+        _core.register_outer(number(key), is_double, entry)
     return None
 
 

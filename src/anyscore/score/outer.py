@@ -4,17 +4,21 @@
     sqrt      s = −c · √x                   of squared distances: distances
     log1p     s = −c · log(1 + x)           of squared distances: the density of Student's t
     arcosh    s = −c · arcosh(1 + x)        of squared Lorentz distances: hyperbolic ones
+    a formula of x                          see `Outer.from_formula`
 
-In the last three, x < 0 is a rounding error of 0 and counts as 0. √ and arcosh have no derivative
-at 0. The slope at 0 is set to 0, the mean slope of a distance over all directions.
+In sqrt, log1p and arcosh, x < 0 is a rounding error of 0 and counts as 0. √ and arcosh have no
+derivative at 0. The slope at 0 is set to 0, the mean slope of a distance over all directions.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anyscore.ops import Array, Ops
+
+if TYPE_CHECKING:
+    from anyscore.score.formula import Formula
 
 
 class Outer(NamedTuple):
@@ -25,6 +29,8 @@ class Outer(NamedTuple):
         sqrt       −c · √x
         log1p      −c · log(1 + x)
         arcosh     −c · arcosh(1 + x)
+
+    `Outer.from_formula` makes others, which every implementation runs fused.
 
     Args:
         name: a name of the table.
@@ -43,9 +49,87 @@ class Outer(NamedTuple):
     name: str
     scale: float = 1.0
 
+    @classmethod
+    def from_formula(cls, name: str, formula: str | Callable[[Any], Any]) -> Outer:
+        """Return an outer function from a formula of the sum x, with its derivative.
+
+            s = formula(scale · Σ_d weight_d · pair(a_d, b_d) + biases)
+
+        The language is that of `Pair.from_formula`, with x in place of a and b. The first call on a
+        CPU compiles the formula. The formula and its derivative must be finite at x = 0.
+
+        Args:
+            name: the name in plans and errors.
+            formula: a text, such as `"x * abs(x)"`, or a Python function of x.
+
+        Returns:
+            The outer function. Its `name` is the name with a digest of the formula.
+
+        Raises:
+            TypeError: `name` is no text, or `formula` is neither a text nor a function.
+            ValueError: The formula uses other names than x, or has no derivative at 0.
+
+        >>> import numpy as np
+        >>> from anyscore.ops import load
+        >>> from anyscore.score import Outer
+        >>> Outer.from_formula("square", "x**2").value(load("numpy"), np.array([2.0, -3.0]))
+        array([4., 9.])
+        """
+        from anyscore.score.formula import OUTER, formula_of
+
+        if not isinstance(name, str) or not name:
+            raise TypeError(f"name is {name!r}, expected a text.")
+        return _of_formula(name, formula_of(formula, OUTER))
+
+    def __reduce__(self) -> Any:
+        if (formula := FORMULAS.get(self.name)) is None:
+            return Outer, tuple(self)
+        return _of_formula, (self.label, formula)  # registers it when unpickled
+
+    @property
+    def label(self) -> str:
+        """Return the name without the digest of a formula."""
+        return self.name.partition("@")[0]
+
     def value(self, xp: Ops, x: Array) -> Array:
         """Return φ(x), in operations that the framework can differentiate."""
-        return FUNCTIONS[self.name](xp, x, self.scale)
+        if self.name in FUNCTIONS:
+            return FUNCTIONS[self.name](xp, x, self.scale)
+        return formula_named(self.name)(xp, x)
+
+
+FORMULAS: dict[str, Formula] = {}
+"""The formulas of outer functions by the names of these."""
+
+
+def _of_formula(name: str, formula: Formula) -> Outer:
+    made = Outer(f"{name}@{formula.digest[:32]}")
+    FORMULAS[made.name] = formula
+    return made
+
+
+def formula_named(name: str) -> Formula:
+    """Return the formula of an outer function.
+
+    Raises:
+        KeyError: no function has that name in this process.
+    """
+    if name not in FORMULAS:
+        raise KeyError(
+            f"there is no outer function {name!r} in this process: the names are "
+            f"{', '.join(FUNCTIONS)}; Outer.from_formula makes others."
+        )
+    return FORMULAS[name]
+
+
+def number(name: str) -> float:
+    """Return the number of an outer function in the C++ core, 0 for none.
+
+    A formula's is made of its digest, so that an exported program finds no other function.
+    """
+    if name in NAMES:
+        return NAMES.index(name)
+    return float(len(NAMES) + int(formula_named(name).digest[:12], 16))
 
 
 def _tanh(xp: Ops, x: Array, c: float) -> Array:

@@ -102,8 +102,8 @@ class Pair:
         'softplus'
         >>> Pair.from_formula("softplus", "log(1 + exp(a + c))")
         Traceback (most recent call last):
-        ValueError: the formula 'log(1 + exp(a + c))' cannot be a pair: 'c' is no feature: the \
-        features are a and b.
+        ValueError: the formula 'log(1 + exp(a + c))' cannot be a pair: 'c' is unknown: the \
+        formula is of a and b.
         """
         from anyscore.score.formula import formula_of
 

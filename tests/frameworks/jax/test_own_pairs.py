@@ -1,4 +1,4 @@
-"""Pairs of formulas in JAX agree by the core, by Pallas and by the definition."""
+"""Formulas in JAX agree by the core, by Pallas and by the definition."""
 
 from __future__ import annotations
 
@@ -12,8 +12,9 @@ import pytest
 from anyscore import attention, plan
 from anyscore.jax import Attention
 from anyscore.kernels.pallas import attention as pallas
+from anyscore.score import PRODUCT, Outer
 from anyscore.score.pairs import Pair
-from helpers.own_scores import EVERY, SOFTPLUS, Own, draw, written_out
+from helpers.own_scores import EVERY, SOFTPLUS, WAVE, Own, draw, wave, written_out
 
 SOFT = Pair.from_formula("softplus", SOFTPLUS)
 EACH = Pair.from_formula("each", EVERY)
@@ -42,6 +43,28 @@ def test_values_and_gradients(by_pallas: bool, monkeypatch: pytest.MonkeyPatch) 
     )
     for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("by_pallas", [False, True])
+def test_outer_functions(by_pallas: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pallas, "INTERPRET", by_pallas)
+    outer = Outer.from_formula("wave", WAVE)
+
+    def run(impl: str) -> Any:
+        def loss(q: Any, k: Any, v: Any, w: Any) -> Any:
+            score = Own(w, PRODUCT, outer)
+            return (attention(q, k, v, score=score, valid_lens=[3, 17], impl=impl) ** 2).sum()
+
+        return jax.jit(jax.value_and_grad(loss, (0, 1, 2, 3)))(*XS)
+
+    for x, y in zip(*(jax.tree.leaves(run(impl)) for impl in ("fused", "reference")), strict=True):
+        np.testing.assert_allclose(x, y, rtol=0, atol=1e-4 * float(abs(y).max()))
+    q, k, v, w = XS
+    found = attention(q, k, v, score=Own(w, PRODUCT, outer))
+    expected = written_out(lambda a, b: a * b, [np.asarray(x, "float64") for x in XS], outer=wave)
+    np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-5)
+    if not by_pallas:
+        assert plan(q, k, v, score=Own(w, PRODUCT, outer)).route == "cpu"
 
 
 @pytest.mark.parametrize("large", [1.0, 1e4])

@@ -1,4 +1,4 @@
-"""Pairs of formulas in MXNet agree by the core and by the definition."""
+"""Pairs and outer functions of formulas in MXNet agree by the core and by the definition."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ from mxnet import autograd
 
 from anyscore import attention, plan
 from anyscore.ops import load
+from anyscore.score import PRODUCT, Outer
 from anyscore.score.pairs import Pair
 from frameworks.mxnet.arrays import to
-from helpers.own_scores import EVERY, SOFTPLUS, Own, draw, written_out
+from helpers.own_scores import EVERY, SOFTPLUS, WAVE, Own, draw, wave, written_out
 
 SOFT = Pair.from_formula("softplus", SOFTPLUS)
 EACH = Pair.from_formula("each", EVERY)
@@ -61,3 +62,14 @@ def test_the_definition_of_every_function() -> None:
         both = (attention(q, k, v, score=Own(w, SOFT), impl=i) for i in ("fused", "reference"))
         one, other = (x.asnumpy() for x in both)
         np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-10)
+
+
+def test_outer_functions() -> None:
+    outer = Outer.from_formula("wave", WAVE)
+    fused, reference = (
+        results(lambda w: Own(w, PRODUCT, outer), impl=impl) for impl in ("fused", "reference")
+    )
+    for x, y in zip(fused, reference, strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-8, atol=1e-10)
+    expected = written_out(lambda a, b: a * b, ARRAYS, outer=wave)
+    np.testing.assert_allclose(fused[0], expected, rtol=1e-9)

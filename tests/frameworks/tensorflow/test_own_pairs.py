@@ -1,4 +1,4 @@
-"""Pairs of formulas in TensorFlow agree by core and definition, eagerly and in functions."""
+"""Formulas in TensorFlow agree by core and definition, eagerly and in functions."""
 
 from __future__ import annotations
 
@@ -10,8 +10,9 @@ import tensorflow as tf
 
 from anyscore import attention, plan
 from anyscore.ops import load
+from anyscore.score import PRODUCT, Outer
 from anyscore.score.pairs import Pair
-from helpers.own_scores import EVERY, SOFTPLUS, Own, draw, written_out
+from helpers.own_scores import EVERY, SOFTPLUS, WAVE, Own, draw, wave, written_out
 
 SOFT = Pair.from_formula("softplus", SOFTPLUS)
 EACH = Pair.from_formula("each", EVERY)
@@ -52,3 +53,20 @@ def test_the_definition_of_every_function() -> None:
     output, *slopes = gradients(run)
     np.testing.assert_allclose(output, expected, rtol=1e-9)
     assert all(np.isfinite(x).all() for x in slopes)
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+def test_outer_functions(in_graph: bool) -> None:
+    outer = Outer.from_formula("wave", WAVE)
+
+    def run(impl: str) -> Any:
+        def ours(q: Any, k: Any, v: Any, w: Any) -> Any:
+            return attention(q, k, v, score=Own(w, PRODUCT, outer), impl=impl)
+
+        return gradients(tf.function(ours) if in_graph else ours)
+
+    found = run("fused")
+    for x, y in zip(found, run("reference"), strict=True):
+        np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-11)
+    expected = written_out(lambda a, b: a * b, [x.numpy() for x in XS], outer=wave)
+    np.testing.assert_allclose(found[0], expected, rtol=1e-9)

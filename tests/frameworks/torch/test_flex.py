@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import functools
 import math
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.attention import flex_attention as flex
 
 import anyscore
@@ -151,18 +153,46 @@ FITTING: dict[str, Callable[[Tables], Mod]] = {
     "all of them": lambda t: lambda s, b, h, i, j: torch.where(
         i >= j, torch.where(j != 2, capped(t.heads[h] * s) + t.slopes[h] * (j - i), LOW), LOW
     ),
+    "square": lambda t: lambda s, b, h, i, j: s * s,
+    "square by a power": lambda t: lambda s, b, h, i, j: 0.3 * s**2 - s,
+    "square of a bias": lambda t: lambda s, b, h, i, j: (
+        (s + t.keys[b, j]).square() / 4 - 1
+    ),
+    "bias of a square": lambda t: lambda s, b, h, i, j: s.square() / 4 - t.slopes[h] * (i - j),
+    "cosine": lambda t: lambda s, b, h, i, j: torch.cos(s) + t.heads[h],
+    "sigmoid": lambda t: lambda s, b, h, i, j: (2 * s).sigmoid(),
+    "two softcaps": lambda t: lambda s, b, h, i, j: capped(capped(s) * 3),
+    "tanh by a fraction": lambda t: lambda s, b, h, i, j: (
+        2 * (s / 2) * (27 + (s / 2) ** 2) / (27 + 9 * (s / 2) ** 2)
+    ),
+    "activations": lambda t: lambda s, b, h, i, j: (
+        F.gelu(s) + F.relu(s) + F.silu(s) + F.softplus(9 * s) + F.leaky_relu(s, 0.1)
+        + F.gelu(s, approximate="tanh") + torch.expm1(s.clamp(max=1)) + s.clamp(-0.5, 2)
+    ),
+    "branches": lambda t: lambda s, b, h, i, j: torch.where(
+        i >= j, torch.where(s > 0, s, torch.exp(s) - 1) * t.heads.shape[0], LOW
+    ),
+    "greater and less": lambda t: lambda s, b, h, i, j: (
+        torch.maximum(s, torch.tensor(0.0)) + torch.minimum(s, -s) - torch.reciprocal(1 + s * s)
+    ),
+    "factor inside": lambda t: lambda s, b, h, i, j: -torch.log1p((s * t.heads[h]) ** 2),
     "parts": lambda t: functools.partial(
         lambda s, b, h, i, j, factor: factor * s, factor=0.3
     ),
 }  # fmt: skip
 
 UNFIT: dict[str, tuple[str, Callable[[Tables], Mod]]] = {
-    "square": ("more than once", lambda t: lambda s, b, h, i, j: s * s),
     "two branches": ("more than once", lambda t: lambda s, b, h, i, j: (
         torch.where(i > j, s, s - 1)
     )),
-    "cosine": (r"cos\(score\)", lambda t: lambda s, b, h, i, j: torch.cos(s) + t.heads[h]),
-    "sigmoid": ("sigmoid", lambda t: lambda s, b, h, i, j: s.sigmoid()),
+    "root": (r"sqrt\(abs\(score\)\)", lambda t: lambda s, b, h, i, j: s.abs().sqrt()),
+    "no formula": (r"lgamma\(", lambda t: lambda s, b, h, i, j: torch.lgamma(s * s + 1)),
+    "square of a softcap, a bias inside": ("before and after", lambda t: lambda s, b, h, i, j: (
+        capped(s + t.keys[b, j]).square() + t.heads[h]
+    )),
+    "mask inside": ("-inf", lambda t: lambda s, b, h, i, j: (
+        torch.sigmoid(torch.where(i >= j, s, LOW))
+    )),
     "temperature of keys": ("kv_idx", lambda t: lambda s, b, h, i, j: s * t.keys[b, j]),
     "bias times heads": ("add the bias afterwards", lambda t: lambda s, b, h, i, j: (
         (s + t.keys[b, j]) * t.heads[h]
@@ -171,7 +201,6 @@ UNFIT: dict[str, tuple[str, Callable[[Tables], Mod]]] = {
         t.one * torch.tanh(s / 2)
     )),
     "learned softcap inside": ("divides", lambda t: lambda s, b, h, i, j: torch.tanh(s / t.one)),
-    "two softcaps": ("one softcap fits", lambda t: lambda s, b, h, i, j: capped(capped(s) * 3)),
     "a low number": ("-inf", lambda t: lambda s, b, h, i, j: (
         torch.where(i >= j, s, torch.finfo(s.dtype).min)
     )),
@@ -367,6 +396,23 @@ def test_arguments_of_pytorch() -> None:
     assert aux.lse is None
 
 
+@pytest.mark.skipif(not hasattr(flex, "AuxRequest"), reason="PyTorch 2.8 has no AuxRequest")
+@pytest.mark.parametrize(
+    "name", ["none", "all of them", "square of a bias", "empty rows", "keys only"]
+)
+def test_largest_scores(name: str) -> None:
+    """PyTorch's largest scores are of all pairs that the masks leave, −∞ without one."""
+    tables, xs = Tables(), inputs()
+    mod = (UNFIT[name][1] if name in UNFIT else FITTING[name])(tables)
+    request = flex.AuxRequest(lse=True, max_scores=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        _, aux = flex_attention(*xs, mod, causal, 0.3, True, return_aux=request)
+    expected = eager(*xs, mod, causal, 0.3, largest=True)
+    assert_same([aux.lse, aux.max_scores], expected[1:])
+    assert not aux.max_scores.requires_grad
+
+
 @pytest.mark.parametrize("sizes", [(2, 4, 0, 3), (2, 4, 3, 0), (0, 4, 3, 3), (2, 4, 0, 0)])
 def test_nothing_to_attend_to(sizes: tuple[int, int, int, int]) -> None:
     b, h, queries, keys = sizes
@@ -430,7 +476,7 @@ def test_operations_are_read_once() -> None:
     found, warned = ours(*xs, lambda s, b, h, i, j: s + doubled(i - j))
     assert not warned
     assert_same(found, eager(*xs, lambda s, b, h, i, j: s + 1.0 * (i - j)))
-    found, warned = ours(*xs, lambda s, *at: doubled(s))
+    found, warned = ours(*xs, lambda s, b, h, i, j: torch.where(i > j, doubled(s), s))
     assert_same(found, eager(*xs))
     assert len(warned[0]) < 1000
 
@@ -454,7 +500,7 @@ def test_scores(name: str, mod: str) -> None:
     tables, xs = Tables(), inputs()
     score = SCORES[name](lambda *n: torch.randn(n, dtype=torch.float64).requires_grad_())
     leaves = [*xs, *tables.leaves(), *score.tensors().values()]
-    change = UNFIT["square"][1](tables) if mod == "square" else FITTING[mod](tables)
+    change = FITTING[mod](tables)
     positions = torch.meshgrid(*map(torch.arange, (B, H, T_Q, T_K)), indexing="ij")
     s = change(anyscore.scores(*xs[:2], score=score), *positions)
     value = xs[2].repeat_interleave(H // KEY_HEADS, 1)

@@ -256,8 +256,8 @@ REFUSED: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
         {"score_mod": lambda s, b, h, i, j: s * ONES},
     ),
     "a vector": (
-        ValueError, r"score \* score.* of shape \(3,\), expected a scalar",
-        {"score_mod": lambda s, b, h, i, j: s * s + ONES},
+        ValueError, r"score \+ tensor.* of shape \(3,\), expected a scalar",
+        {"score_mod": lambda s, b, h, i, j: torch.lgamma(s + ONES)},
     ),
     "a vector of booleans": (
         ValueError, r"q_idx < tensor\(3,\)\) of shape \(3,\)",
@@ -316,10 +316,6 @@ REFUSED: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
     "two kinds of results": (
         ValueError, r"both given: AuxRequest\(lse=True\) is enough",
         {"return_lse": True, "return_aux": Request(True)},
-    ),
-    "largest scores": (
-        NotImplementedError, r"max_scores.*: anyscore.scores\(.*amax",
-        {"return_aux": Request(max_scores=True)},
     ),
     "queries of a block mask": (
         ValueError, r"for \(6, 11\) queries and keys, and the call has \(7, 11\): make it by",

@@ -21,9 +21,10 @@ from anyscore.kernels.triton import call as calls
 from anyscore.kernels.triton import graphs, pairs, scorers, targets
 from anyscore.kernels.triton.call import TOGETHER, WIDE_TILE
 from anyscore.kernels.triton.formula import of_formula
+from anyscore.score import Outer
 from anyscore.score.formula import formula_of
 from frameworks.triton.sass import Compiled, compile
-from helpers.own_scores import EVERY, LEAKY, SOFTPLUS
+from helpers.own_scores import EVERY, LEAKY, SOFTPLUS, WAVE
 
 pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="compiled kernels, not interpreted ones"
@@ -247,6 +248,9 @@ def test_formulas_compile(launches: list[Launch]) -> None:
     call(softplus, backward=True)
     for dtype in (torch.float32, torch.float64):
         call(every, dtype, queries=1)
+    wave = Outer.from_formula("wave", WAVE)
+    call(pairs.PRODUCT, outer=wave.name, outer_scale=1.0, backward=True)
+    call(pairs.SQUARED, outer=wave.name, outer_scale=1.0, edges=True)
     assert {"forward", "decode_queries"} < {name_of(x) for x in launches}
     for launch in launches:
         assert compiled(launch, 90).registers > 0

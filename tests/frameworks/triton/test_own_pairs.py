@@ -1,4 +1,4 @@
-"""Pairs of formulas work in interpreted Triton; `test_compiled.py` compiles one."""
+"""Formulas work in interpreted Triton; `test_compiled.py` compiles some."""
 
 from __future__ import annotations
 
@@ -11,9 +11,10 @@ import torch
 from anyscore import Causal, attention
 from anyscore.kernels import cpu
 from anyscore.kernels.triton.formula import of_formula, source
+from anyscore.score import PRODUCT, SQUARED, TANH, Outer
 from anyscore.score.formula import formula_of
 from anyscore.score.pairs import Pair
-from helpers.own_scores import EVERY, LEAKY, SOFTPLUS, Own, draw
+from helpers.own_scores import EVERY, LEAKY, SOFTPLUS, WAVE, Own, draw
 
 
 @pytest.mark.parametrize("queries", [1, 9])
@@ -34,6 +35,25 @@ def test_values_and_gradients(
 
     allowed = 1e-4 if dtype == torch.float32 else 1e-12
     for x, y in zip(results("fused"), results("reference"), strict=True):
+        assert (x - y).abs().max() <= allowed * y.abs().max()
+
+
+@pytest.mark.parametrize("queries", [1, 9])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize("pair", [PRODUCT, TANH, SQUARED], ids=lambda pair: pair.name)
+def test_outer_functions(pair: Pair, dtype: torch.dtype, queries: int) -> None:
+    outer = Outer.from_formula("wave", WAVE)
+    arrays = draw(1, 2, queries=queries, keys=17, width=5, scale=0.5)
+    xs = [torch.tensor(x).to(dtype).requires_grad_() for x in arrays]
+
+    def results(impl: Any, xs: list[torch.Tensor]) -> Any:
+        options: dict[str, Any] = {"mask": Causal("end"), "impl": impl}
+        output = attention(*xs[:3], score=Own(xs[3], pair, outer), **options)
+        return output, *torch.autograd.grad((output**2).sum(), xs)
+
+    exact = results("reference", [x.detach().double().requires_grad_() for x in xs])
+    allowed = {torch.float32: 1e-4, torch.float64: 1e-12, torch.bfloat16: 2e-2}[dtype]
+    for x, y in zip(results("fused", xs), exact, strict=True):
         assert (x - y).abs().max() <= allowed * y.abs().max()
 
 

@@ -164,7 +164,8 @@ def compute(function: str, s: StaticArgs, by_kernels: bool, *args: Any) -> Any:
 
     empty = any(x.size == 0 for x in jax.tree.leaves(args))
     is_double = acc_dtype(_xp, *args[0][:N_DIFFERENTIABLE]) == "float64"
-    known = cpu.has(s.pair.key, is_double) and xla.problem() is None
+    formulas = s.pair.key, s.settings.outer
+    known = all(cpu.has(x, is_double) for x in formulas) and xla.problem() is None
     on_cpu = by_core if known else defined
     has_kernels = args[0].rowptr is None
     on_cuda = by_pallas if has_kernels and not empty else defined

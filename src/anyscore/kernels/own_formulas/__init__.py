@@ -1,4 +1,4 @@
-"""User-defined pairs for the core: compiled by the system's compiler, cached, loaded."""
+"""User-defined pairs and outer functions for the core: compiled by the system, cached, loaded."""
 
 from __future__ import annotations
 
@@ -7,17 +7,17 @@ import hashlib
 from contextlib import closing
 from pathlib import Path
 
-from anyscore.kernels.own_pairs.compiler import CannotCompileError, libraries
-from anyscore.kernels.own_pairs.source import cpp
+from anyscore.kernels.own_formulas.compiler import CannotCompileError, libraries
+from anyscore.kernels.own_formulas.source import cpp, kind
 from anyscore.score.formula import Formula
 
 __all__ = ["CannotCompileError", "load"]
 
-_SHARED = "runtime/call.h", "runtime/parallel.h", "runtime/own_pairs.h"
+_SHARED = "runtime/call.h", "runtime/parallel.h", "runtime/own_formulas.h"
 
 
 def load(formula: Formula, sums: str, isa: str, core: Path, headers: str) -> int:
-    """Return the address of the function that returns a formula's kernels, see own_pairs.h.
+    """Return the address of the function of a formula that the core registers, see own_formulas.h.
 
     sums: "float" or "double". isa: the core's instruction set. core: the path of the core. headers:
     the core's digest of the headers that libraries share with it.
@@ -32,8 +32,8 @@ def load(formula: Formula, sums: str, isa: str, core: Path, headers: str) -> int
     with closing(libraries(cpp(formula, sums), folder, isa)) as found:
         for path in found:
             try:
-                entry = ctypes.CDLL(str(path)).anyscore_own_pair
-            except (OSError, AttributeError) as error:  # no library, or not of a pair
+                entry = getattr(ctypes.CDLL(str(path)), f"anyscore_own_{kind(formula)}")
+            except (OSError, AttributeError) as error:  # no library, or of no formula
                 reason = error
                 continue
             address = ctypes.cast(entry, ctypes.c_void_p).value

@@ -1,4 +1,4 @@
-"""A formula as C++: a functor as in csrc/scorers/pairs.h, compiled in csrc/attention/own_pair.h."""
+"""A formula as C++: a functor as in csrc/scorers/pairs.h, framed by csrc/attention/own_*.h."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ struct Own {{
 
 }}  // namespace anyscore::own
 
-#include "attention/own_pair.h"
+#include "attention/own_{kind}.h"
 """
 _NAN = """\
         if constexpr (std::is_arithmetic_v<V>)
@@ -42,12 +42,18 @@ def cpp(formula: Formula, sums: str) -> str:
     gradient = [*_lines(rows, (value, by_a, by_b)), f"value = {_name(rows, value)};",
                 f"da = {_name(rows, by_a)};", f"db = {_name(rows, by_b)};"]  # fmt: skip
     return _FRAME.format(
+        kind=kind(formula),
         sums=sums,
         nan_value=_NAN.format(then="return nan<V>()"),
         value=_indented([*_lines(rows, (value,)), f"return {_name(rows, value)};"]),
         gradient=_indented(gradient),
         nan_gradient=_NAN.format(then="value = da = db = nan<V>()"),
     )
+
+
+def kind(formula: Formula) -> str:
+    """Return "pair" or "outer"."""
+    return "pair" if formula.is_pair else "outer"
 
 
 def _indented(lines: list[str]) -> str:

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any, NamedTuple
 
+import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import lax
@@ -21,6 +22,7 @@ from anyscore.kernels.pallas.launch import reciprocal
 from anyscore.kernels.pallas.panels import Layout
 from anyscore.modifiers.dropout import last_dropped, philox
 from anyscore.ops import Array, load
+from anyscore.score.outer import FORMULAS
 from anyscore.score.pairs import PRODUCT
 
 _xp = load("jax")
@@ -295,6 +297,8 @@ def outer(name: str, c: float, x: Array) -> tuple[Array, Array | None]:
     """Return φ(x) of `anyscore.score.outer` and its slope; x and None without an outer function."""
     if not name:
         return x, None
+    if name in FORMULAS:
+        return jax.jvp(partial(FORMULAS[name], _xp), (x,), (jnp.ones_like(x),))
     if name == "tanh":
         t = jnp.tanh(x / c)
         return c * t, (1 - t) * (1 + t)

@@ -27,6 +27,7 @@ from anyscore.kernels.triton.tiles import (
     Sizes,
 )
 from anyscore.modifiers.dropout import last_dropped
+from anyscore.score.outer import FORMULAS
 
 TILE: int = tile_kernels.TILE.value
 BLOCK: int = panels.BLOCK.value
@@ -204,7 +205,8 @@ class PackedCall:
         self.width = a.shape[-1]
         self.padded = round_up(max(self.width, 1), BLOCK)
         half = a.dtype == b.dtype and a.dtype in HALF and acc_dtype == torch.float32
-        self.by_norms = pair is SQUARED and half and _is_uniform(self.weight)
+        steep = inputs.s.outer in FORMULAS  # of any slope
+        self.by_norms = pair is SQUARED and half and not steep and _is_uniform(self.weight)
         self.by_products = pair.is_product or self.by_norms
         self.narrow = self.by_products and half
         self.target = target_of(a)

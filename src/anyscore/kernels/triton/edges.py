@@ -108,8 +108,6 @@ def _scores(x, i_p, i_q, o_e, o_k, m_k, sizes, scale, ACC: tl.constexpr, SCORER:
     m_k (E,): whether each key exists; scores of missing keys are NaN.
     """
     WIDTH: tl.constexpr = SCORER.width
-    OUTER: tl.constexpr = SCORER.outer
-    C: tl.constexpr = SCORER.outer_scale
     AFTER: tl.constexpr = SCORER.after
     p_a, p_b = entry(x.a, i_p, sizes.heads) + i_q * x.a.row, entry(x.b, i_p, sizes.heads)
     o_f = tl.arange(0, FEATURES)
@@ -129,7 +127,7 @@ def _scores(x, i_p, i_q, o_e, o_k, m_k, sizes, scale, ACC: tl.constexpr, SCORER:
         b_s += tl.load(p_bias, mask=m_k, other=0.0).to(ACC)
     if not AFTER:
         b_s = _add_bias(b_s, x, i_p, o_e, m_k, sizes)
-    b_s, b_slope = outer(b_s, OUTER, C)
+    b_s, b_slope = outer(b_s, SCORER)
     if AFTER:
         b_s = _add_bias(b_s, x, i_p, o_e, m_k, sizes)
     return tl.where(m_k, b_s, float("nan")), b_slope

@@ -17,10 +17,16 @@ def _log_of_one_and(x):
 
 
 @triton.jit
-def outer(b_s, OUTER: tl.constexpr, C: tl.constexpr):
+def outer(b_s, SCORER: tl.constexpr):
     """Return φ(b_s) and its slope; b_s and 1 without an outer function."""
+    OUTER: tl.constexpr = SCORER.outer
+    C: tl.constexpr = SCORER.outer_scale
+    OWN: tl.constexpr = SCORER.own_outer
     b_slope = 1.0
-    if OUTER == "tanh":
+    if OWN is not None:
+        b_slope = OWN.d_a(b_s, b_s)
+        b_s = OWN.value(b_s, b_s)
+    elif OUTER == "tanh":
         b_t = tanh(b_s * (1 / C))
         b_s, b_slope = b_t * C, 1 - b_t * b_t
     elif OUTER != "":

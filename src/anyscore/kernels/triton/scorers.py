@@ -10,7 +10,9 @@ from typing import Any, NamedTuple
 
 from anyscore.call.operands import Settings
 from anyscore.kernels.triton import scores, slopes
+from anyscore.kernels.triton.formula import of_formula
 from anyscore.kernels.triton.pairs import Functions
+from anyscore.score.outer import FORMULAS
 
 
 class Scorer(NamedTuple):
@@ -20,10 +22,11 @@ class Scorer(NamedTuple):
     products, whose sums are products too. pair: the `Functions`. width, padded: the numbers of
     features, and of features in panels. reciprocal, precision: of the `Target`; None and "ieee"
     without panels. outer, outer_scale, after: see `Settings`; after is true only with an outer
-    function. at_once: features per step of a loop, unless the pair is a product or tanh. A backward
-    has registers for fewer features than a forward. narrow: whether products read features of 16
-    bits. depth: features per step of a product. queries: the number of queries in a tile. slots: of
-    folded features.
+    function. own_outer: the `Functions` of a formula, of which b is not read; or None. at_once:
+    features per step of a loop, unless the pair is a product or tanh. A backward has registers for
+    fewer features than a forward. narrow: whether products read features of 16 bits. depth:
+    features per step of a product. queries: the number of queries in a tile. slots: of folded
+    features.
     """
 
     read_queries: Any
@@ -37,6 +40,7 @@ class Scorer(NamedTuple):
     precision: str = "ieee"
     outer: str = ""
     outer_scale: float = 0.0
+    own_outer: Functions | None = None
     after: bool = False
     at_once: int = 8
     narrow: bool = False
@@ -47,13 +51,16 @@ class Scorer(NamedTuple):
     def of_settings(self, s: Settings, **fields: Any) -> Scorer:
         """Return the scorer with the outer function of the settings, and with other fields."""
         after = s.bias_after_outer and bool(s.outer)
-        return self._replace(outer=s.outer, outer_scale=float(s.outer_scale), after=after, **fields)
+        own = of_formula(FORMULAS[s.outer]) if s.outer in FORMULAS else None
+        return self._replace(
+            outer=s.outer, outer_scale=float(s.outer_scale), own_outer=own, after=after, **fields
+        )
 
     @property
     def cache_key(self) -> str:
         """Return the scorer's key in Triton's cache on disk, the source of its functions."""
-        fields = (*self, *self.pair)
-        return "-".join(str(getattr(x, "cache_key", x)) for x in fields if x is not self.pair)
+        fields = [y for x in self for y in (x if isinstance(x, Functions) else (x,))]
+        return "-".join(str(getattr(x, "cache_key", x)) for x in fields)
 
 
 def product(pair: Functions) -> Scorer:

@@ -381,13 +381,11 @@ def with_biases(b_s, biases, i_p, o_q, o_k, sizes, SCORER: tl.constexpr):
 
     Biases, if any, are added before or after an outer function.
     """
-    OUTER: tl.constexpr = SCORER.outer
-    C: tl.constexpr = SCORER.outer_scale
     AFTER: tl.constexpr = SCORER.after
     b_s = _add_key_bias(b_s, biases, i_p, o_k, sizes)
     if not AFTER:
         b_s = _add_bias(b_s, biases, i_p, o_q, o_k, sizes)
-    b_s, b_slope = outer(b_s, OUTER, C)
+    b_s, b_slope = outer(b_s, SCORER)
     if AFTER:
         b_s = _add_bias(b_s, biases, i_p, o_q, o_k, sizes)
     return b_s, b_slope

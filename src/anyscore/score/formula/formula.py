@@ -1,4 +1,4 @@
-"""A formula as the value of a pair, checked, and computed in the operations of any framework."""
+"""A formula as the value of a pair or an outer function, checked, and computed in any framework."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ from anyscore.score.formula.slopes import with_slopes
 from anyscore.score.formula.steps import Steps, compute, steps_of
 from anyscore.score.formula.tape import COMPARISONS, A, B, Row, numbers, pruned
 
+PAIR, OUTER = ("a", "b"), ("x",)
+"""The names in a formula of two features, and in one of a sum."""
 Slopes = tuple[tuple[Row, ...], tuple[int, int, int]]
 
 
 @dataclass(frozen=True)
 class Formula:
-    """A function of two features, as rows of operations; formulas with equal rows are equal.
+    """A function of two features, or of one sum, as rows of operations.
 
-    rows: see `tape.Row`; the last row is the value. text: the formula as the user wrote it.
+    Formulas with equal rows are equal. A function of one sum reads A alone. rows: see `tape.Row`;
+    the last row is the value. text: the formula as the user wrote it.
     """
 
     rows: tuple[Row, ...]
@@ -40,11 +43,17 @@ class Formula:
     def __reduce__(self) -> Any:
         return Formula, (self.rows, self.text)
 
-    def __call__(self, xp: Ops, a: Array, b: Array) -> Array:
+    @property
+    def is_pair(self) -> bool:
+        """Return whether the formula is of two features; else it is of one sum."""
+        return B in self.rows
+
+    def __call__(self, xp: Ops, a: Array, b: Array | None = None) -> Array:
         """Return the formula's value for features that broadcast; NaN where a or b is NaN."""
-        value = compute(xp, self._steps, a, b)
+        value = compute(xp, self._steps, a, a if b is None else b)
         if self.loses_nan:  # a comparison with NaN chooses the other side
-            value = xp.where(a == a, xp.where(b == b, value, b), a)
+            value = value if b is None else xp.where(b == b, value, b)
+            value = xp.where(a == a, value, a)
         return value
 
     def slopes(self) -> Slopes:
@@ -52,40 +61,50 @@ class Formula:
         return with_slopes(self.rows)
 
 
-def formula_of(formula: str | Callable[[Any, Any], Any]) -> Formula:
-    """Return the formula of a text, or of a function of a and b.
+def formula_of(formula: str | Callable[..., Any], names: tuple[str, ...] = PAIR) -> Formula:
+    """Return the formula of a text, or of a function, of the named numbers.
+
+    names: `PAIR` or `OUTER`.
 
     Raises:
-        ValueError: the formula is invalid, lacks a or b, or has no derivative at a = b = 0.
+        ValueError: the formula is invalid, lacks a name, or has no derivative where all are 0.
     """
     text = formula if isinstance(formula, str) else getattr(formula, "__name__", repr(formula))
     if not isinstance(formula, str) and not callable(formula):
         raise TypeError(
             f"formula is a {type(formula).__name__}, expected a text such as "
-            '"softplus(a + b)", or a Python function of a and b.'
+            f'"softplus({" + ".join(names)})", or a Python function of {" and ".join(names)}.'
         )
     try:
-        term = of_text(formula) if isinstance(formula, str) else of_function(formula)
+        term = of_text(formula, names) if isinstance(formula, str) else of_function(formula, names)
         rows, _ = pruned(term.tape.rows, (term.place,))
-        _check(rows)
+        _check(rows, names)
         return Formula(rows, text)
     except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
-        raise ValueError(f"the formula {_shown(text)} cannot be a pair: {error}") from None
+        raise ValueError(f"the formula {_shown(text)} cannot be {_kind(names)}: {error}") from None
 
 
-def _check(rows: tuple[Row, ...]) -> None:
-    for name, row in (("a", A), ("b", B)):
+def _check(rows: tuple[Row, ...], names: tuple[str, ...]) -> None:
+    for name, row in zip(names, (A, B), strict=False):
         if row not in rows:
-            raise ValueError(f"it does not depend on {name}; a pair is a function of a and b.")
+            raise ValueError(
+                f"it does not depend on {name}; {_kind(names)} is a function of "
+                f"{' and '.join(names)}."
+            )
     made, places = with_slopes(rows)
     found = numbers(made, 0.0, 0.0)
-    names = "its value", "its derivative in a", "its derivative in b"
-    for name, place in zip(names, places, strict=True):
+    results = "its value", *(f"its derivative in {name}" for name in names)
+    for result, place in zip(results, places, strict=False):
         if not math.isfinite(found[place]):
             raise ValueError(
-                f"{name} is {found[place]} at a = b = 0, where rows stand that nobody attends: "
+                f"{result} is {found[place]} at {' = '.join(names)} = 0, where rows stand that "
+                "nobody attends: "
                 "write what is finite there, such as log(1 + abs(x)) or sqrt(x**2 + 1e-6)."
             )
+
+
+def _kind(names: tuple[str, ...]) -> str:
+    return "a pair" if names == PAIR else "an outer function"
 
 
 def _shown(text: str) -> str:

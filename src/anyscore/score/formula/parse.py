@@ -22,8 +22,8 @@ _OPERATORS: dict[type, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-def of_text(text: str) -> Term:
-    """Return the term of a text.
+def of_text(text: str, names: tuple[str, ...]) -> Term:
+    """Return the term of a text of one or two named numbers.
 
     Raises:
         ValueError: the text is no formula.
@@ -35,12 +35,12 @@ def of_text(text: str) -> Term:
     except SyntaxError as error:
         raise ValueError(f"it is no expression of Python: {error.msg}.") from None
     tape = Tape()
-    known = {"a": Term(tape, tape.put(A)), "b": Term(tape, tape.put(B))}
+    known = dict(zip(names, _numbers(tape, names), strict=True))
     return _checked(_read(read, tape, known), tape)
 
 
-def of_function(function: Callable[[Any, Any], Any]) -> Term:
-    """Return the term that a function of a and b returns.
+def of_function(function: Callable[..., Any], names: tuple[str, ...]) -> Term:
+    """Return the term that a function of one or two numbers returns.
 
     Raises:
         ValueError: the function returns no term.
@@ -52,11 +52,16 @@ def of_function(function: Callable[[Any, Any], Any]) -> Term:
             if x.default is x.empty and x.kind is not x.VAR_POSITIONAL
         ]
     except (TypeError, ValueError):
-        taken = ["a", "b"]
-    if len(taken) != 2:
-        raise ValueError(f"it takes ({', '.join(taken)}), expected a function of a and b.")
+        taken = [*names]
+    if len(taken) != len(names):
+        expected = " and ".join(names)
+        raise ValueError(f"it takes ({', '.join(taken)}), expected a function of {expected}.")
     tape = Tape()
-    return _checked(function(*(Term(tape, tape.put(row)) for row in (A, B))), tape)
+    return _checked(function(*_numbers(tape, names)), tape)
+
+
+def _numbers(tape: Tape, names: tuple[str, ...]) -> list[Term]:
+    return [Term(tape, tape.put(row)) for _, row in zip(names, (A, B), strict=False)]
 
 
 def _checked(found: Any, tape: Tape) -> Term:
@@ -79,8 +84,9 @@ def _read(node: ast.expr, tape: Tape, known: dict[str, Term]) -> Any:
         case ast.Name(id="pi"):
             return term(tape, math.pi)
         case ast.Name(id=name):
-            others = "it is a function" if name in NAMES else "the features are a and b"
-            raise ValueError(f"{name!r} is no feature: {others}.")
+            if name in NAMES:
+                raise ValueError(f"{name!r} is a function: write {name}(…).")
+            raise ValueError(f"{name!r} is unknown: the formula is of {' and '.join(known)}.")
         case ast.UnaryOp(op=op, operand=x) if type(op) in _OPERATORS:
             return _OPERATORS[type(op)](read(x))
         case ast.BinOp(left=x, op=op, right=y) if type(op) in _OPERATORS:
@@ -97,8 +103,10 @@ def _read(node: ast.expr, tape: Tape, known: dict[str, Term]) -> Any:
             raise ValueError(
                 f"there is no function {name!r}: there are {', '.join(sorted(NAMES))}."
             )
-    raise ValueError(f"{ast.unparse(node)!r} is more than numbers, a, b, + − * / **, comparisons "
-                     f"in where(…) and the functions {', '.join(sorted(NAMES))}.")  # fmt: skip
+    raise ValueError(
+        f"{ast.unparse(node)!r} is more than numbers, {', '.join(known)}, + − * / **, "
+        f"comparisons in where(…) and the functions {', '.join(sorted(NAMES))}."
+    )
 
 
 def _called(name: str, args: list[Any]) -> Term:

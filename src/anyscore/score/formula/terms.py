@@ -29,7 +29,7 @@ class Condition:
 
 
 class Term:
-    """A part of a formula of a and b; arithmetic makes larger ones."""
+    """A part of a formula; arithmetic makes larger ones."""
 
     def __init__(self, tape: Tape, place: int) -> None:
         if len(tape.rows) > LONGEST:
@@ -142,4 +142,6 @@ def _place(tape: Tape, x: Any) -> int:
         return x.place
     if isinstance(x, Real):
         return tape.number(float(x))
-    raise TypeError(f"a formula is made of a, b and numbers, and there is a {type(x).__name__}.")
+    raise TypeError(
+        f"a formula is made of its arguments and numbers, and there is a {type(x).__name__}."
+    )

@@ -1,7 +1,8 @@
 """PyTorch's FlexAttention, with any score, trained on a CPU.
 
 trace        a mod as a tree of recorded operations, and its numbers for all positions
-score_mod    a tree as a scale, biases, a softcap and masks, or the reason why it is none
+outer        a function of the score alone, as a formula
+score_mod    a tree as a scale, biases, an outer function and masks, or the reason why it is none
 masks        a condition, or a `BlockMask`, as an interval of keys for each query, or booleans
 attention    `flex_attention`
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -17,7 +18,7 @@ from anyscore.functional.scores import scores as scores_of
 from anyscore.masks.objects import BooleanMask, Mask
 from anyscore.modifiers.biases import Bias
 from anyscore.ops import Array, Ops, load
-from anyscore.score import ScaledDot
+from anyscore.score import Factors, Outer, ScaledDot
 from anyscore.score.base import Score
 from anyscore.score.checks import check_call
 from anyscore.torch.flex import masks
@@ -83,11 +84,12 @@ def flex_attention(  # noqa: PLR0913 (PyTorch's arguments)
 
     A call runs in anyscore's kernels, forward and backward, on a CPU too. It needs no
     torch.compile, which leaves the call as it is. These parts of score_mod and mask take memory for
-    tokens: a factor, a bias of kv_idx − q_idx or of keys, one softcap, and an interval of keys for
-    each query. Other biases and masks are arrays of the smallest shape that broadcasts. −∞ in place
-    of a score is a mask, as the last step. A factor of positions multiplies the query, in the
-    query's dtype. A score_mod of another form warns, and the definition computes it in memory for
-    all scores.
+    tokens: a factor, a bias of kv_idx − q_idx or of keys, one function of the score, and an
+    interval of keys for each query. A function such as a softcap or a square is compiled by the
+    first call that has it, see `Outer.from_formula`. Other biases and masks are arrays of the
+    smallest shape that broadcasts. −∞ in place of a score is a mask, as the last step. A factor of
+    positions multiplies the query, in the query's dtype. A score_mod of another form warns, and the
+    definition computes it in memory for all scores.
 
     Args:
         query: (B, H, T_q, d).
@@ -103,7 +105,9 @@ def flex_attention(  # noqa: PLR0913 (PyTorch's arguments)
         enable_gqa: whether H_kv may be less than H, which it divides. By default False.
         return_lse: whether to return the log-sum-exp too, as PyTorch's deprecated argument.
         kernel_options: ignored.
-        return_aux: `AuxRequest(lse=True)` also returns `AuxOutput`. By default None.
+        return_aux: `AuxRequest(lse=True, max_scores=True)` also returns `AuxOutput` with the
+            log-sum-exp and the largest scores. The largest ones take memory for all scores, and
+            have no gradients. By default None.
         score: a score of anyscore, computed before score_mod. By default None, the product.
 
     Returns:
@@ -115,7 +119,6 @@ def flex_attention(  # noqa: PLR0913 (PyTorch's arguments)
         TypeError: a mod asks for the number of a scalar, as `if` does, or returns no number.
         ValueError: sizes do not fit each other, a mod returns more than one number for a pair, or
             it captures a tensor of another device.
-        NotImplementedError: return_aux asks for the largest scores.
 
     Source: Dong et al. 2024, Flex Attention: A Programming Model for Generating Optimized Attention
     Kernels.
@@ -152,79 +155,108 @@ def _flex_attention(
         raise ValueError(
             "return_lse and return_aux are both given: AuxRequest(lse=True) is enough."
         )
-    if return_aux is not None and return_aux.max_scores:
-        raise NotImplementedError(
-            "return_aux asks for max_scores, which no kernel returns: "
-            "anyscore.scores(query, key, bias=…).amax(-1) computes them."
-        )
     sizes = (*query.shape[:3], key.shape[2])
     if 0 in sizes:
         score_mod = block_mask = None  # of no pair
     positions = {name: _range(n, query.device) for name, n in zip(POSITIONS, sizes, strict=True)}
     mask = None if block_mask is None else masks.of_block_mask(block_mask, positions, query)
     with_lse = return_lse or (return_aux is not None and return_aux.lse)
-    found = _attend(query, key, value, score_mod, mask, scale, score, positions, with_lse)
+    arguments = _arguments(query, key, score_mod, mask, scale, score, positions)
+    found = attention(**arguments, value=value, return_lse=with_lse)
     output, lse = (found.output, found.lse) if with_lse else (found, None)
     if return_aux is not None:
         from torch.nn.attention.flex_attention import AuxOutput  # PyTorch 2.8 has none
 
-        return output, AuxOutput(lse=lse)
+        most = _largest(arguments) if return_aux.max_scores else None
+        return output, AuxOutput(lse=lse, max_scores=most)
     return (output, lse) if return_lse else output
 
 
-def _attend(
-    query: Tensor, key: Tensor, value: Tensor, mod: Mod | None, mask: Mask | None,
-    scale: float | None, score: Any, positions: dict[str, Tensor], return_lse: bool,
-) -> Any:  # fmt: skip
-    """Return the output of `attention` with the parts of a mod, or by the definition."""
+@torch.no_grad()
+def _largest(arguments: dict[str, Any]) -> Tensor:
+    """Return the largest score of each query (B, H, T_q), −∞ without keys."""
+    matrix: Tensor = scores_of(**arguments)
+    return torch.nn.functional.pad(matrix, (0, 1), value=-torch.inf).amax(-1)
+
+
+def _arguments(
+    query: Tensor, key: Tensor, mod: Mod | None, mask: Mask | None, scale: float | None, score: Any,
+    positions: dict[str, Tensor],
+) -> dict[str, Any]:  # fmt: skip
+    """Return the arguments of `attention` for the parts of a mod, or for its definition."""
     own = ScaledDot(scale) if score is None else score
     if mod is None:
-        return attention(query, key, value, score=own, mask=mask, return_lse=return_lse)
+        return {"query": query, "key": key, "score": own, "mask": mask}
     result, wide = call(mod, ("score", *POSITIONS), query), accumulation(query)
     try:
         made = modification(result)
-        scaled, with_factors = _score(made, query, score, scale, positions)
-        of_sum = score is None or not (made.biases and _has_outer(score, query, key, value))
+        scaled, with_factors = _score(made, query, key, score, scale, positions)
+        of_sum = score is None or not (made.biases and _outer_of(score, query, key))
         bias, bias_after = _biases(made, of_sum, positions, wide)
     except NoModification as reason:
         warnings.warn(
             f"score_mod is computed in memory for all scores, queries × keys: {reason}.",
             stacklevel=4,
         )
-        return _by_definition(query, key, value, result, mask, own, positions, return_lse)
+        return _by_definition(query, key, result, mask, own, positions)
     if made.conditions:
         of_mod = masks.of_conditions(made.conditions, positions)
         mask = of_mod if mask is None else mask & of_mod
-    return attention(
-        with_factors, key, value, score=scaled, mask=mask, bias=bias, bias_after=bias_after,
-        softcap=made.softcap, return_lse=return_lse,
-    )  # fmt: skip
+    return {
+        "query": with_factors, "key": key, "score": scaled, "mask": mask, "bias": bias,
+        "bias_after": bias_after, "softcap": made.softcap,
+    }  # fmt: skip
 
 
 def _score(
-    made: Modification, query: Tensor, score: Any, scale: float | None, positions: dict[str, Tensor]
-) -> tuple[Any, Tensor]:
+    made: Modification, query: Tensor, key: Tensor, score: Any, scale: float | None,
+    positions: dict[str, Tensor],
+) -> tuple[Any, Tensor]:  # fmt: skip
     """Return the score with the factors of a modification, and the query with those of queries."""
     if score is not None:
         if made.factor != 1.0 or made.factors:
             raise NoModification("a factor multiplies the score: the score has its own scale")
-        return score, query
+        return (score if made.outer is None else _with_outer(made, score, query, key)), query
     if scale is None:
         scale = 1 / math.sqrt(max(query.shape[-1], 1))
     for factor in made.factors:
         if isinstance(factor, Traced) and "kv_idx" in factor.depends:
             raise NoModification(f"{factor} multiplies the score and depends on kv_idx")
         query = query * numbers(factor, positions).to(query.dtype)
-    return ScaledDot(scale * made.factor), query
+    product = ScaledDot(scale * made.factor)
+    return (product if made.outer is None else _with_outer(made, product, query, key)), query
 
 
-def _has_outer(score: Any, query: Tensor, key: Tensor, value: Tensor) -> bool:
-    """Return whether a score has an outer function, which `bias` of `attention` would enter."""
+def _with_outer(made: Modification, score: Any, query: Tensor, key: Tensor) -> Score:
+    """Return a score that is followed by the outer function of a modification."""
     if not isinstance(score, Score):
-        return False
+        raise NoModification("a function of the score follows a callable")
+    if _outer_of(score, query, key) is not None:
+        raise NoModification("a function of the score follows the score's outer function")
+    kind: Any = type(score)
+    given = {x.name: getattr(score, x.name) for x in fields(kind) if x.init}
+    found: Score = _kind_with_outer(kind, made.outer)(**given)
+    return found
+
+
+@lru_cache(maxsize=64)
+def _kind_with_outer(kind: Any, outer: Outer | None) -> Any:
+    """Return a class of scores of a kind, each followed by an outer function."""
+
+    def lower(self: Score, xp: Ops, query: Array, key: Array) -> Factors:
+        f: Factors = kind.lower(self, xp, query, key)
+        return f._replace(outer=outer)
+
+    return type(kind.__name__, (kind,), {"lower": lower})
+
+
+def _outer_of(score: Any, query: Tensor, key: Tensor) -> Outer | None:
+    """Return the outer function of a score, which `bias` of `attention` would enter."""
+    if not isinstance(score, Score):
+        return None
     xp = load("torch")
-    check_call(xp, query, key, value, score)
-    return score.lower(xp, query[..., :0, :], key[..., :0, :]).outer is not None
+    check_call(xp, query, key, key, score)  # of any value
+    return score.lower(xp, query[..., :0, :], key[..., :0, :]).outer
 
 
 def _biases(
@@ -234,8 +266,9 @@ def _biases(
 
     of_sum: whether `bias` is added to the score, and not inside of its outer function.
     """
-    if made.softcap and made.biases and made.after:
-        raise NoModification("it has biases before and after the softcap: one of them fits")
+    if made.is_inside and made.biases and made.after:
+        function = "softcap" if made.softcap else "function of the score"
+        raise NoModification(f"it has biases before and after the {function}: one of them fits")
     if made.softcap and made.biases and not of_sum:
         raise NoModification("a bias before the softcap would enter the score's outer function")
     before, after = _bias(made.biases, positions, dtype), _bias(made.after, positions, dtype)
@@ -257,21 +290,18 @@ def _is_of_distance(term: Term) -> bool:
 
 
 def _by_definition(
-    query: Tensor, key: Tensor, value: Tensor, result: Any, mask: Mask | None, score: Any,
-    positions: dict[str, Tensor], return_lse: bool,
-) -> Any:  # fmt: skip
-    """Attend by a matrix of modified scores, as PyTorch does without a compiler."""
+    query: Tensor, key: Tensor, result: Any, mask: Mask | None, score: Any,
+    positions: dict[str, Tensor],
+) -> dict[str, Any]:  # fmt: skip
+    """Return the arguments of `attention` for a matrix of modified scores, as PyTorch has it."""
     wide = accumulation(query)
-    q, k = query.to(wide), key.to(wide)
-    plain = scores_of(q, k, score=score)
+    plain = scores_of(query.to(wide), key.to(wide), score=score)
     plain = plain.expand(*(len(x) for x in positions.values()))
     made = numbers(result, positions, plain).to(wide).expand(plain.shape)
     kept = BooleanMask(made != -torch.inf)
     safe = torch.where(made == -torch.inf, 0.0, made)
-    return attention(
-        query, key, value, score=lambda *_: safe, return_lse=return_lse,
-        mask=kept if mask is None else mask & kept,
-    )  # fmt: skip
+    mask = kept if mask is None else mask & kept
+    return {"query": query, "key": key, "score": lambda *_: safe, "mask": mask}
 
 
 def _sum(terms: Sequence[Term], positions: Mapping[str, Tensor], dtype: torch.dtype) -> Tensor:

@@ -1,6 +1,6 @@
-"""A score_mod as a scale, biases, a softcap and masks.
+"""A score_mod as a scale, biases, a softcap or another outer function, and masks.
 
-    score_mod(s) = c · tanh(m · s + bias, capped at c) + bias_after, −∞ where masked
+    score_mod(s) = φ(m · s + bias) + bias_after, −∞ where masked,   φ(x) = c · tanh x, or a formula
 
 A tree is taken apart from its result to the score. Each operation on the way has one argument that
 depends on the score.
@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 
 from anyscore.backends.torch.modes import is_forward_mode, is_transformed
+from anyscore.score import Outer
+from anyscore.torch.flex.outer import NoFormulaError, outer_of
 from anyscore.torch.flex.trace import Traced
 
 _ADD = operator.add, torch.add, torch.Tensor.add
@@ -35,16 +37,24 @@ class Modification:
     """The parts of a score_mod, in the order of `anyscore.attention`.
 
     factor: m, a number. factors: traced positions that multiply the score beside it. biases:
-    (sign, traced or number) added before the softcap. softcap: c; 0 for none. after: the same as
-    biases, added after it. conditions: traced booleans, all of which an attended pair has.
+    (sign, traced or number) added before the outer function. softcap: c; 0 for none. outer: another
+    outer function, or None. after: the same as biases, added after it. conditions: traced booleans,
+    all of which an attended pair has. by_softcap: whether a tanh is a softcap, not a formula.
     """
 
     factor: float = 1.0
     factors: list[Any] = field(default_factory=list)
     biases: list[tuple[float, Any]] = field(default_factory=list)
     softcap: float = 0.0
+    outer: Outer | None = None
     after: list[tuple[float, Any]] = field(default_factory=list)
     conditions: list[Any] = field(default_factory=list)
+    by_softcap: bool = True
+
+    @property
+    def is_inside(self) -> bool:
+        """Return whether an outer function was found, inside of which other parts are."""
+        return bool(self.softcap) or self.outer is not None
 
 
 class NoModification(Exception):
@@ -57,12 +67,24 @@ def modification(result: Any) -> Modification:
     Raises:
         NoModification: the form is another one.
     """
-    made = Modification()
+    try:
+        return _taken_apart(result, Modification())
+    except NoModification as reason:  # a tanh may be part of a formula
+        try:
+            return _taken_apart(result, Modification(by_softcap=False))
+        except NoModification:
+            raise reason from None
+
+
+def _taken_apart(result: Any, made: Modification) -> Modification:
     x: Any = result
     while not _is_score(x):
         if not _of_score(x):
             raise NoModification(f"its result {x} does not depend on the score")
-        x = _step(made, x)
+        try:
+            x = _step(made, x)
+        except NoModification as reason:
+            x = _outer(made, x, reason)
     return made
 
 
@@ -83,7 +105,7 @@ def _step(made: Modification, x: Traced) -> Traced:
     y: Traced = inner[0]
     if function in _SAME and not x.kwargs:
         return y
-    if function in _TANH and not x.kwargs:
+    if function in _TANH and not x.kwargs and made.by_softcap:
         return _capped(made, x, y)
     if (function in _WHERE or function in _FILL) and not x.kwargs:
         return _masked(made, x, y)
@@ -147,9 +169,21 @@ def _number(x: Any) -> float | None:
 def _capped(made: Modification, x: Traced, y: Traced) -> Traced:
     """Note m · tanh(y): a softcap m of the scores m · y."""
     cap = abs(made.factor)
-    if made.softcap or made.factors or not 1e-30 <= cap <= 1e30:
+    if made.is_inside or made.factors or not 1e-30 <= cap <= 1e30:
         raise NoModification(f"it has {x} inside of another function: one softcap fits")
     made.after, made.biases, made.softcap = made.biases, [], cap
+    return y
+
+
+def _outer(made: Modification, x: Traced, reason: NoModification) -> Traced:
+    """Note φ of x = φ(y) as a formula, and return y; else raise the reason why x is no step."""
+    if made.is_inside or made.factors or not made.factor:
+        raise reason
+    try:
+        made.outer, y = outer_of(x, made.factor)
+    except NoFormulaError:
+        raise reason from None
+    made.factor, made.after, made.biases = 1.0, made.biases, []
     return y
 
 
@@ -168,7 +202,7 @@ def _masked(made: Modification, x: Traced, y: Traced) -> Traced:
     low = _number(filled)
     if _of_score(condition):
         raise NoModification(f"the condition of {x} depends on the score")
-    if low is None or low * made.factor != -math.inf or made.softcap or made.factors:
+    if low is None or low * made.factor != -math.inf or made.is_inside or made.factors:
         raise NoModification(f"{x} puts {filled} in place of the score: -inf as the last step fits")
     made.conditions.append(condition if keep else Traced("", torch.logical_not, (condition,)))
     return y

@@ -26,8 +26,9 @@ DISTANCE = "kv_idx - q_idx"
 class Traced:
     """A scalar of a mod: an argument, or a recorded operation.
 
-    name: of an argument, "" of an operation. function, args, kwargs: the operation. depends: the
-    names of the arguments that it reads. dtype: of an argument.
+    name: of an argument, "" of an operation. function, args, kwargs: the operation. inner: the
+    scalars in args and kwargs. depends: the names of the arguments that it reads. dtype: of an
+    argument.
     """
 
     def __init__(
@@ -37,11 +38,11 @@ class Traced:
     ) -> None:  # fmt: skip
         self.name, self.function, self.args, self.kwargs = name, function, args, kwargs or {}
         self._dtype, self._device = dtype, device
-        inner = [*_traced(args), *_traced(tuple(self.kwargs.values()))]
+        self.inner = [*_traced(args), *_traced(tuple(self.kwargs.values()))]
         self.depends: frozenset[str] = frozenset((name,) if name else ()).union(
-            *(x.depends for x in inner)
+            *(x.depends for x in self.inner)
         )
-        for x in inner:
+        for x in self.inner:
             self._device = self._device or x._device
         _check_devices((args, tuple(self.kwargs.values())), self._device)
 
