@@ -181,6 +181,36 @@ FITTING: dict[str, Callable[[Tables], Mod]] = {
     ),
 }  # fmt: skip
 
+
+
+@torch.library.custom_op("approx::tanh", mutates_args=())
+def _tanh(x: Tensor) -> Tensor:
+    return torch.tanh(x)
+
+
+class ApproximateTanh(torch.autograd.Function):
+    """A tanh as attention-gym has it: an operation of a GPU that approximates, tanh elsewhere."""
+
+    @staticmethod
+    def forward(x: Any) -> Any:
+        return torch.ops.approx.tanh(x)
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
+        ctx.save_for_backward(output)
+
+    @staticmethod
+    def vmap(info: Any, in_dims: Any, x: Tensor) -> tuple[Tensor, int]:
+        return torch.tanh(x), 0
+
+
+def test_the_approximate_tanh_of_attention_gym_is_a_softcap() -> None:
+    xs = inputs()
+    found, warned = ours(*xs, lambda s, *at: 2.0 * ApproximateTanh.apply(s / 2.0))
+    assert not warned
+    assert_same(found, eager(*xs, FITTING["tanh softcap"](Tables())))
+
+
 UNFIT: dict[str, tuple[str, Callable[[Tables], Mod]]] = {
     "two branches": ("more than once", lambda t: lambda s, b, h, i, j: (
         torch.where(i > j, s, s - 1)

@@ -105,7 +105,7 @@ def _step(made: Modification, x: Traced) -> Traced:
     y: Traced = inner[0]
     if function in _SAME and not x.kwargs:
         return y
-    if function in _TANH and not x.kwargs and made.by_softcap:
+    if _is_tanh(function) and not x.kwargs and made.by_softcap:
         return _capped(made, x, y)
     if (function in _WHERE or function in _FILL) and not x.kwargs:
         return _masked(made, x, y)
@@ -132,6 +132,11 @@ def _step(made: Modification, x: Traced) -> Traced:
     else:
         raise NoModification(f"it has {x}")
     return y
+
+
+def _is_tanh(function: Any) -> bool:
+    """Return whether a function is tanh; attention-gym's approximation is tanh on a CPU."""
+    return function in _TANH or getattr(function, "_qualified_op_name", "") == "approx::tanh"
 
 
 def _sign(made: Modification) -> float:
