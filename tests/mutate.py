@@ -137,6 +137,7 @@ SAMPLED = (  # the same for `make test`
     ),
     (r"keras", {"KERAS_BACKEND": "torch"}, ("tests/frameworks/keras/test_contract.py",)),
     (r"tensorflow", {}, ("tests/frameworks/tensorflow/test_table.py",)),
+    (r"mxnet", {}, ("tests/frameworks/mxnet",)),
     (r"plot", {}, ("tests/plot",)),
     (r"/torch|autocast|trees", {}, (*TORCH, *GENERAL)),
     (r"", {}, (*GENERAL, *TORCH)),
