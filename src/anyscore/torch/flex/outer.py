@@ -15,10 +15,11 @@ from torch.nn import functional
 
 from anyscore.score import Outer
 from anyscore.score.formula import functions
+from anyscore.score.formula.tape import LONGEST
 from anyscore.torch.flex.trace import Traced
 
 
-class NoFormulaError(Exception):
+class NoFormula(Exception):
     """An operation is in no formula; the message names the operation."""
 
 
@@ -28,15 +29,18 @@ def outer_of(result: Traced, factor: float) -> tuple[Outer, Traced]:
     x is the innermost part through which alone the result depends on the score and on positions.
 
     Raises:
-        NoFormulaError: there is no such part, or f has another operation than formulas have.
+        NoFormula: there is no such part, or f has another operation than formulas have.
     """
-    inner = next(x for x in _inside(result) if not _depends(result, x))
+    parts = [*_inside(result)]
+    if len(parts) > LONGEST:
+        raise NoFormula(f"it has more than {LONGEST} operations")
+    inner = next(x for x in parts if not _depends(result, x))
     if inner is result:
-        raise NoFormulaError(f"it has {result}")
+        raise NoFormula(f"it has {result}")
     try:
         made = Outer.from_formula("score_mod", lambda x: factor * _term(result, inner, x))
     except ValueError as error:
-        raise NoFormulaError(str(error)) from None
+        raise NoFormula(str(error)) from None
     return made, inner
 
 
@@ -73,7 +77,7 @@ def _term(x: Any, known: Traced, value: Any) -> Any:
     """Return x in the terms of a formula, where `known` has the term `value`.
 
     Raises:
-        NoFormulaError: x has an operation that is in no formula.
+        NoFormula: x has an operation that is in no formula.
     """
     made: dict[int, Any] = {id(known): value}
 
@@ -84,12 +88,12 @@ def _term(x: Any, known: Traced, value: Any) -> Any:
             return y
         if id(y) not in made:
             if y.function not in _TERMS:
-                raise NoFormulaError(f"it has {y}")
+                raise NoFormula(f"it has {y}")
             kwargs = {name: term(z) for name, z in y.kwargs.items()}
             try:
                 made[id(y)] = _TERMS[y.function](*map(term, y.args), **kwargs)
             except (TypeError, ArithmeticError) as error:
-                raise NoFormulaError(f"it has {y}: {error}") from None
+                raise NoFormula(f"it has {y}: {error}") from None
         return made[id(y)]
 
     return term(x)
@@ -97,7 +101,7 @@ def _term(x: Any, known: Traced, value: Any) -> Any:
 
 def _number(x: Tensor) -> float:
     if x.dim() or x.requires_grad:
-        raise NoFormulaError(f"it has a tensor {tuple(x.shape)} in a function of the score")
+        raise NoFormula(f"it has a tensor {tuple(x.shape)} in a function of the score")
     return float(x)
 
 

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from anyscore.backends.torch.modes import is_forward_mode, is_transformed
 from anyscore.score import Outer
-from anyscore.torch.flex.outer import NoFormulaError, outer_of
+from anyscore.torch.flex.outer import NoFormula, outer_of
 from anyscore.torch.flex.trace import Traced
 
 _ADD = operator.add, torch.add, torch.Tensor.add
@@ -186,7 +186,7 @@ def _outer(made: Modification, x: Traced, reason: NoModification) -> Traced:
         raise reason
     try:
         made.outer, y = outer_of(x, made.factor)
-    except NoFormulaError:
+    except NoFormula:
         raise reason from None
     made.factor, made.after, made.biases = 1.0, made.biases, []
     return y
