@@ -182,7 +182,6 @@ FITTING: dict[str, Callable[[Tables], Mod]] = {
 }  # fmt: skip
 
 
-
 @torch.library.custom_op("approx::tanh", mutates_args=())
 def _tanh(x: Tensor) -> Tensor:
     return torch.tanh(x)

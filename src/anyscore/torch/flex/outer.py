@@ -23,8 +23,8 @@ class NoFormula(Exception):
     """An operation is in no formula; the message names the operation."""
 
 
-def outer_of(result: Traced, factor: float) -> tuple[Outer, Traced]:
-    """Return factor · f as an outer function, and the argument x of result = f(x).
+def outer_of(result: Traced, factor: float, more: float) -> tuple[Outer, Traced]:
+    """Return factor · f + more as an outer function, and the argument x of result = f(x).
 
     x is the innermost part through which alone the result depends on the score and on positions.
 
@@ -38,7 +38,7 @@ def outer_of(result: Traced, factor: float) -> tuple[Outer, Traced]:
     if inner is result:
         raise NoFormula(f"it has {result}")
     try:
-        made = Outer.from_formula("score_mod", lambda x: factor * _term(result, inner, x))
+        made = Outer.from_formula("score_mod", lambda x: factor * _term(result, inner, x) + more)
     except ValueError as error:
         raise NoFormula(str(error)) from None
     return made, inner

@@ -185,10 +185,12 @@ def _outer(made: Modification, x: Traced, reason: NoModification) -> Traced:
     if made.is_inside or made.factors or not made.factor:
         raise reason
     try:
-        made.outer, y = outer_of(x, made.factor)
+        numbers = [sign * bias for sign, bias in made.biases if isinstance(bias, (int, float))]
+        made.outer, y = outer_of(x, made.factor, math.fsum(numbers))
     except NoFormula:
         raise reason from None
-    made.factor, made.after, made.biases = 1.0, made.biases, []
+    made.after = [term for term in made.biases if not isinstance(term[1], (int, float))]
+    made.factor, made.biases = 1.0, []
     return y
 
 
