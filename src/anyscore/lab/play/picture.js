@@ -1,50 +1,51 @@
 // A picture of the plane: a square canvas with the origin in its middle, in colours of the theme.
 
+import { heatColours, paintPixels, themeColour } from "../../plot/heatmap.js";
+
 export const REACH = 3; // the picture shows x and y from −3 to 3
-export const NODES = 49; // of a grid over the picture, in each direction
+export const NODES = 41; // of a grid over the picture, in each direction
 
 /** Return the coordinate of a node of the grid. */
 export const nodeAt = (i) => REACH * (2 * i / (NODES - 1) - 1);
 
-/**
- * Return the values (NODES²) of a function of x and y at the nodes, row after row from y = −3 on.
- *
- * values: an array that is filled and returned.
- */
-export function onGrid(f, values = new Float64Array(NODES * NODES)) {
-  for (let row = 0, at = 0; row < NODES; row++) {
-    const y = nodeAt(row);
-    for (let column = 0; column < NODES; column++, at++) values[at] = f(nodeAt(column), y);
-  }
-  return values;
-}
+/** The nodes [x, y] of the grid (NODES²), row after row from y = −3 on. */
+export const GRID = Array.from({ length: NODES * NODES }, (_, at) =>
+  [nodeAt(at % NODES), nodeAt(Math.floor(at / NODES))]);
 
 /**
  * Call segment(x, y, x', y') for each piece of each level set of values on the grid.
  *
- * A level set crosses the edge of a cell where linear interpolation between its ends has the level.
+ * A level set crosses the side of a cell where linear interpolation between two nodes has the level.
  */
 export function contours(values, levels, segment) {
-  const side = 2 * REACH / (NODES - 1);
+  const size = 2 * REACH / (NODES - 1);
+  const ends = new Float64Array(8); // up to four crossings, of a saddle
   for (let row = 0; row < NODES - 1; row++) {
     for (let column = 0; column < NODES - 1; column++) {
       const at = row * NODES + column;
       const a = values[at], b = values[at + 1], c = values[at + NODES + 1], d = values[at + NODES];
       const least = Math.min(a, b, c, d), most = Math.max(a, b, c, d);
+      const x = nodeAt(column), y = nodeAt(row);
       for (const level of levels) {
         if (level <= least || level > most) continue;
-        const x = nodeAt(column), y = nodeAt(row);
-        let first = null;
-        const cross = (from, to, x0, y0, x1, y1) => {
-          if ((from < level) === (to < level)) return;
-          const t = (level - from) / (to - from), point = [x0 + t * (x1 - x0), y0 + t * (y1 - y0)];
-          if (first) segment(...first, ...point);
-          first = first ? null : point;
-        };
-        cross(a, b, x, y, x + side, y);
-        cross(b, c, x + side, y, x + side, y + side);
-        cross(c, d, x + side, y + side, x, y + side);
-        cross(d, a, x, y + side, x, y);
+        let n = 0;
+        if ((a < level) !== (b < level)) {
+          ends[n++] = x + size * (level - a) / (b - a);
+          ends[n++] = y;
+        }
+        if ((b < level) !== (c < level)) {
+          ends[n++] = x + size;
+          ends[n++] = y + size * (level - b) / (c - b);
+        }
+        if ((c < level) !== (d < level)) {
+          ends[n++] = x + size * (level - d) / (c - d);
+          ends[n++] = y + size;
+        }
+        if ((d < level) !== (a < level)) {
+          ends[n++] = x;
+          ends[n++] = y + size * (level - a) / (d - a);
+        }
+        for (let i = 0; i < n; i += 4) segment(ends[i], ends[i + 1], ends[i + 2], ends[i + 3]);
       }
     }
   }
@@ -64,69 +65,62 @@ export function roundLevels(values, count) {
   return { step, levels };
 }
 
-/** Return the channels [r, g, b] of a colour of the theme. */
-function channels(name) {
-  const probe = document.createElement("span");
-  probe.style.color = `var(${name})`;
-  document.body.append(probe);
-  const context = new OffscreenCanvas(1, 1).getContext("2d");
-  context.fillStyle = getComputedStyle(probe).color;
-  probe.remove();
-  context.fillRect(0, 0, 1, 1);
-  return [...context.getImageData(0, 0, 1, 1).data].slice(0, 3);
-}
+const PENS = ["page", "soft", "ink", "wrong"];
+const DARKEST = 255;
+let pens = null; // {name: CSS colour}, of the theme
+let shades = null; // DARKEST + 1 colours
 
-const PENS = ["page", "surface", "line", "ink", "soft", "heat", "wrong"];
-let palette = null; // {name: "rgb(…)", …, shades: 256 colours from surface to heat}
-
-function paletteOfTheme() {
-  const found = Object.fromEntries(PENS.map((name) => [name, channels(`--${name}`)]));
-  const { surface, heat } = found;
-  const shades = Array.from({ length: 256 }, (_, i) =>
-    surface.map((low, c) => low + (heat[c] - low) * i / 255));
-  for (const name of PENS) found[name] = `rgb(${found[name].join(" ")})`;
-  return { ...found, shades };
+function readTheme() {
+  pens = Object.fromEntries(PENS.map((name) => [name, `rgb(${themeColour(`--${name}`).join(" ")})`]));
+  shades = heatColours(DARKEST);
 }
 
 /** A canvas that shows the plane; coordinates of its methods are those of the plane. */
 export class Picture {
-  /** Draw on the canvas in an element of the class "picture". */
-  constructor(element) {
+  /**
+   * Draw on the canvas in an element of the class "picture".
+   *
+   * redraw: is called when the picture has a new size or comes into sight.
+   */
+  constructor(element, redraw) {
     this.element = element;
     this.canvas = element.querySelector("canvas");
-    this.context = this.canvas.getContext("2d");
-    this.tile = new OffscreenCanvas(NODES, NODES);
-    this.image = new ImageData(NODES, NODES);
+    this.context = this.canvas.getContext("2d", { alpha: false });
+    this.tile = document.createElement("canvas"); // a pixel for each node
+    this.side = 0; // in CSS pixels; 0 while the page hides the picture
+    new ResizeObserver(([{ contentRect }]) => {
+      this.side = contentRect.width;
+      redraw();
+    }).observe(element);
+    this.inSight = true;
+    new IntersectionObserver(([{ isIntersecting }]) => {
+      this.inSight = isIntersecting;
+      redraw();
+    }).observe(element);
   }
 
-  /** Empty the canvas; return false if the page does not show it. */
+  /** Return whether to draw now; a picture out of sight may wait until the hand rests. */
+  wanted(busy) { return this.side > 0 && (this.inSight || !busy); }
+
+  /** Empty the canvas. */
   begin() {
-    const side = this.element.clientWidth, sharp = Math.min(2, devicePixelRatio || 1);
-    if (!side) return false;
-    palette ??= paletteOfTheme();
-    if (this.canvas.width !== Math.round(side * sharp)) {
-      this.canvas.width = this.canvas.height = Math.round(side * sharp);
-    }
-    this.side = side;
+    if (!pens) readTheme();
+    const sharp = Math.min(2, devicePixelRatio || 1), side = Math.round(this.side * sharp);
+    if (this.canvas.width !== side) this.canvas.width = this.canvas.height = side;
     this.context.setTransform(sharp, 0, 0, sharp, 0, 0);
-    this.context.clearRect(0, 0, side, side);
-    return true;
+    this.context.fillStyle = pens.page;
+    this.context.fillRect(0, 0, this.side, this.side);
   }
 
   x(x) { return this.side * (1 + x / REACH) / 2; }
   y(y) { return this.side * (1 - y / REACH) / 2; }
 
-  /** Paint shares (NODES²) between 0 and 1, from the page's surface to the colour of heat. */
-  heat(shares) {
-    const { data } = this.image;
-    for (let row = 0, at = 0; row < NODES; row++) {
-      for (let column = 0; column < NODES; column++, at++) {
-        const shade = palette.shades[Math.round(255 * shares[at])];
-        const pixel = 4 * ((NODES - 1 - row) * NODES + column);
-        [data[pixel], data[pixel + 1], data[pixel + 2], data[pixel + 3]] = [...shade, 255];
-      }
-    }
-    this.tile.getContext("2d").putImageData(this.image, 0, 0);
+  /** Paint weights (NODES²) as heatmaps do: colours follow their square roots. */
+  heat(weights) {
+    paintPixels(this.tile, NODES, NODES, (pixel) => {
+      const column = pixel % NODES, row = NODES - 1 - (pixel - column) / NODES; // y grows upwards
+      return shades[Math.round(DARKEST * Math.sqrt(weights[row * NODES + column]))];
+    });
     const node = this.side / (NODES - 1); // a pixel's middle is a node
     this.context.drawImage(this.tile, -node / 2, -node / 2, this.side + node, this.side + node);
   }
@@ -157,7 +151,7 @@ export class Picture {
 
   stroke(pen, width, dashes = []) {
     const { context } = this;
-    context.strokeStyle = palette[pen];
+    context.strokeStyle = pens[pen];
     context.lineWidth = width;
     context.setLineDash(dashes);
     context.stroke();
@@ -169,7 +163,7 @@ export class Picture {
     const { context } = this;
     context.beginPath();
     context.arc(this.x(x), this.y(y), radius, 0, 2 * Math.PI);
-    context.fillStyle = palette[pen];
+    context.fillStyle = pens[pen];
     context.fill();
     this.stroke("page", 2);
   }
@@ -183,7 +177,7 @@ export class Picture {
     context.lineTo(left, top + radius);
     context.lineTo(left - radius, top);
     context.closePath();
-    context.fillStyle = palette[pen];
+    context.fillStyle = pens[pen];
     context.fill();
     this.stroke("page", 2);
   }
@@ -193,20 +187,6 @@ export class Picture {
     this.context.beginPath();
     this.context.arc(this.x(x), this.y(y), radius, 0, 2 * Math.PI);
     this.stroke(pen, 2);
-  }
-
-  /** Write beside a point, to its right by some pixels. */
-  write(text, [x, y], right, pen = "ink") {
-    const { context } = this;
-    const width = right + 20, left = this.x(x) + (this.x(x) + width > this.side ? -width : right);
-    context.font = `600 13px ${getComputedStyle(this.element).fontFamily}`;
-    context.textBaseline = "middle";
-    context.lineJoin = "round";
-    context.strokeStyle = palette.page;
-    context.lineWidth = 4;
-    context.strokeText(text, left, this.y(y));
-    context.fillStyle = palette[pen];
-    context.fillText(text, left, this.y(y));
   }
 }
 
@@ -223,11 +203,10 @@ export function oncePerFrame(draw) {
   };
 }
 
-/** Redraw when an element of pictures changes its size, or the page its colours. */
-export function whenLooksChange(element, redraw) {
-  new ResizeObserver(redraw).observe(element);
+/** Redraw when the page changes its colours. */
+export function whenColoursChange(redraw) {
   const recolour = () => {
-    palette = null;
+    pens = null;
     redraw();
   };
   document.addEventListener("theme", recolour);

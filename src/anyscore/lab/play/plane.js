@@ -1,6 +1,6 @@
 // Tab 2, "Draw a score": a query and keys in the plane, and how each score sees the plane.
 
-import { contours, onGrid, oncePerFrame, Picture, roundLevels, whenLooksChange } from "./picture.js";
+import { GRID, oncePerFrame, Picture, roundLevels, whenColoursChange } from "./picture.js";
 import { pointName, Points } from "./points.js";
 import { SCORES, softmax } from "./scores.js";
 
@@ -55,12 +55,19 @@ export const VIEWS = {
   },
 };
 
-/** Return a function of x and y: the score of a query (2) and the key (x, y), / temperature. */
-export function scoreOfKey(name, query, temperature = 1) {
+/** Return the features of places [x, y], as the score reads keys. */
+export const keyFeatures = (name, places) =>
+  places.map((place) => SCORES[name].key(place, VIEWS[name].p));
+
+/** Return the scores of a query (2) and the features of keys, divided by the temperature. */
+export function scoresOf(name, query, features, temperature = 1) {
   const { p, with1 } = VIEWS[name], score = SCORES[name];
-  const a = score.query(with1 ? [...query, 1] : query, p);
-  return (x, y) => score.score(a, score.key([x, y], p), p) / temperature;
+  const a = score.query(with1 ? [...query, 1] : query, p), scores = new Float64Array(features.length);
+  for (let j = 0; j < scores.length; j++) scores[j] = score.score(a, features[j], p) / temperature;
+  return scores;
 }
+
+const grids = new Map();
 
 /**
  * Return the picture of a score: its values on the grid, the weights of the keys, and the shares.
@@ -69,12 +76,13 @@ export function scoreOfKey(name, query, temperature = 1) {
  * exp(s) / (exp(s) + Σ exp(s_key)); one half where its score is `half`.
  */
 export function seen(name, query, keys, temperature = 1) {
-  const f = scoreOfKey(name, query, temperature);
-  const scores = keys.map(([x, y]) => f(x, y)), most = Math.max(...scores);
+  if (!grids.has(name)) grids.set(name, keyFeatures(name, GRID));
+  const scores = scoresOf(name, query, keyFeatures(name, keys), temperature);
+  const most = Math.max(...scores);
   const half = most + Math.log(scores.reduce((sum, s) => sum + Math.exp(s - most), 0));
-  const values = onGrid(f);
+  const values = scoresOf(name, query, grids.get(name), temperature);
   const shares = values.map((s) => 1 / (1 + Math.exp(half - s)));
-  return { scores, weights: softmax(scores), half, values, shares };
+  return { weights: softmax(scores), half, values, shares };
 }
 
 /** The lessons: where the points are, and what to see. */
@@ -162,7 +170,7 @@ export function showPlane(element) {
 
   const views = [...element.querySelectorAll(".view")].map((section) => {
     const list = section.querySelector(".bars");
-    return { name: section.dataset.score, list, picture: new Picture(section.querySelector(".picture")) };
+    return { name: section.dataset.score, list, picture: new Picture(section.querySelector(".picture"), () => later()) };
   });
   const names = ["A", "B", "C", "D"];
 
@@ -172,11 +180,12 @@ export function showPlane(element) {
     keys = names.map((name) => places[name]);
     find(".slider output").textContent = temperature.toFixed(2);
     for (const { name, picture, list } of views) {
-      if (!picture.begin()) continue;
+      if (!picture.wanted(active !== null)) continue;
       const { weights, values, shares, half } = seen(name, places.query, keys, temperature);
+      picture.begin();
       picture.heat(shares);
       picture.axes();
-      picture.contours(values, roundLevels(values, 16).levels, "soft", 0.6);
+      picture.contours(values, roundLevels(values, 12).levels, "soft", 0.6);
       picture.contours(values, [half], "ink", 2);
       if (lesson.line) picture.line(lesson.line.map((key) => places[key]), "ink", 1, [4, 4]);
       picture.line([[0, 0], places.query], "wrong", 1.5);
@@ -187,7 +196,6 @@ export function showPlane(element) {
         const of = weights[names.indexOf(active)];
         picture.ring(places[active], of === undefined ? 12 : radius(of) + 4, "wrong");
       }
-      keys.forEach((key, j) => picture.write(names[j], key, radius(weights[j]) + 5));
       const most = weights.indexOf(Math.max(...weights));
       [...list.children].forEach((item, j) => {
         item.style.setProperty("--weight", weights[j]);
@@ -236,6 +244,6 @@ export function showPlane(element) {
     if (target.dataset.lesson) choose(target.dataset.lesson);
   });
   slider.addEventListener("input", later);
-  whenLooksChange(find(".views"), later);
+  whenColoursChange(later);
   choose("between");
 }

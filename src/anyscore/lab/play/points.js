@@ -8,6 +8,13 @@ const ARROWS = {
 const bounded = (x) => Math.min(REACH, Math.max(-REACH, Math.round(100 * x) / 100));
 const signed = (x) => x.toFixed(1).replace("-", "\u2212");
 
+/** Put a mark at a point of the element that shows the plane; its text is beside the point. */
+export function put(mark, [x, y]) {
+  mark.style.left = `${50 * (1 + x / REACH)}%`;
+  mark.style.top = `${50 * (1 - y / REACH)}%`;
+  mark.classList.toggle("leftwards", x > 0.8 * REACH);
+}
+
 /** Return the name of a point for readers. */
 export const pointName = (name) => (name === "query" ? "Query" : `Key ${name}`);
 
@@ -58,8 +65,10 @@ export class Points {
   addHandles(element) {
     for (const name of Object.keys(this.places)) {
       const handle = document.createElement("span");
-      handle.className = "handle";
+      handle.className = "mark handle";
+      handle.setAttribute("aria-hidden", "true"); // buttons are for those who do not see
       handle.dataset.point = name;
+      if (name !== "query") handle.textContent = name;
       handle.addEventListener("pointerdown", (event) => {
         handle.setPointerCapture(event.pointerId);
         this.hold(name);
@@ -81,11 +90,7 @@ export class Points {
 
   /** Show on handles and buttons where the points are. */
   show() {
-    for (const { name, handle } of this.handles) {
-      const [x, y] = this.places[name];
-      handle.style.left = `${50 * (1 + x / REACH)}%`;
-      handle.style.top = `${50 * (1 - y / REACH)}%`;
-    }
+    for (const { name, handle } of this.handles) put(handle, this.places[name]);
     for (const { name, button } of this.buttons) {
       const [x, y] = this.places[name];
       button.textContent = `${pointName(name)} (${signed(x)}, ${signed(y)})`;

@@ -1,8 +1,8 @@
 // Tab 3, "Two proofs": the dictionary that GAT cannot look up, and the middle of a line.
 
-import { NODES, onGrid, oncePerFrame, Picture, whenLooksChange } from "./picture.js";
-import { scoreOfKey, VIEWS } from "./plane.js";
-import { Points } from "./points.js";
+import { GRID, oncePerFrame, Picture, whenColoursChange } from "./picture.js";
+import { keyFeatures, scoresOf, VIEWS } from "./plane.js";
+import { Points, put } from "./points.js";
 import { SCORES, softmax } from "./scores.js";
 
 const EVEN = 1e-9; // scores closer than this are a tie
@@ -63,8 +63,7 @@ export const ON_LINE = ["dot", "additive", "gaussian"];
 
 /** Return the scores of the keys on the line for a query. */
 export function lineScores(name, query) {
-  const f = scoreOfKey(name, query);
-  return LINE.map(([x, y]) => f(x, y));
+  return [...scoresOf(name, query, keyFeatures(name, LINE))];
 }
 
 /**
@@ -73,16 +72,11 @@ export function lineScores(name, query) {
  * winning: the key that wins; −1 for a tie. margins: for each key, its score less the largest other.
  */
 export function regionsOf(name) {
-  const margins = LINE.map(() => new Float64Array(NODES * NODES));
-  let at = 0;
-  const winning = onGrid((x, y) => {
-    const scores = lineScores(name, [x, y]);
-    scores.forEach((score, j) => {
-      margins[j][at] = score - Math.max(...scores.filter((_, i) => i !== j));
-    });
-    at += 1;
-    return winner(scores);
-  });
+  const features = keyFeatures(name, LINE);
+  const all = GRID.map((query) => [...scoresOf(name, query, features)]);
+  const margins = LINE.map((_, j) => Float64Array.from(all, (scores) =>
+    scores[j] - Math.max(...scores.filter((_, i) => i !== j))));
+  const winning = all.map(winner);
   return { winning, margins };
 }
 
@@ -91,9 +85,10 @@ const [WIDTH, HEIGHT, EDGE] = [200, 70, 20]; // of the chart along the line, and
 
 /** Return the chart of the scores along the line: points of its curve, and heights of the keys. */
 function chart(name, query) {
-  const f = scoreOfKey(name, query), [x0, y0] = LINE[0], [x1, y1] = LINE[4];
+  const [x0, y0] = LINE[0], [x1, y1] = LINE[4];
   const at = Array.from({ length: 81 }, (_, i) => i / 80);
-  const scores = at.map((t) => f(x0 + t * (x1 - x0), y0 + t * (y1 - y0)));
+  const places = at.map((t) => [x0 + t * (x1 - x0), y0 + t * (y1 - y0)]);
+  const scores = scoresOf(name, query, keyFeatures(name, places));
   const least = Math.min(...scores), range = Math.max(...scores) - least || 1;
   const curve = at.map((t, i) => [
     (EDGE + t * (WIDTH - 2 * EDGE)).toFixed(1),
@@ -147,8 +142,7 @@ holds its weights in percent; a frame marks the largest.</p>
 rises and a_q·q adds the same number to every key. <cite>Brody, Alon and Yahav 2022, How attentive
 are graph attention networks?, theorem 1 and section 4.1</cite></p>
 <fieldset class="words"><legend>Look up</legend>${WORDS.map((word, i) => `<label><input type="radio"
-name="looked-up" value="${i}"${i === 2 ? " checked" : ""}> ${word}</label>`).join("")}</fieldset>
-<button type="button" data-do="shuffle">New dictionary</button>
+name="looked-up" value="${i}"${i === 2 ? " checked" : ""}> ${word}</label>`).join("")}<button type="button" data-do="shuffle">New dictionary</button></fieldset>
 <div class="lookups">
 <div>
 ${heatTable("gat", "GAT: LeakyReLU(a_q·q + a_k·k)")}
@@ -278,7 +272,7 @@ function showLine(element) {
   const find = (selector) => element.querySelector(selector);
   const views = [...element.querySelectorAll(".view")].map((section) => ({
     name: section.dataset.score,
-    picture: new Picture(section.querySelector(".picture")),
+    picture: new Picture(section.querySelector(".picture"), () => later()),
     curve: section.querySelector("polyline"),
     dots: [...section.querySelectorAll("circle")],
     says: section.querySelector(".won"),
@@ -288,7 +282,7 @@ function showLine(element) {
   let told = 0;
 
   const drawRegions = (picture, { winning, margins }) => {
-    picture.heat(winning.map((j) => (j + 1) / 8));
+    picture.heat(Float64Array.from(winning, (j) => ((j + 1) / 8) ** 2));
     margins.forEach((margin) => picture.contours(margin, [0], "ink", 1));
   };
   const draw = () => {
@@ -306,14 +300,14 @@ function showLine(element) {
         dot.setAttribute("cy", heights.keys[j]);
         dot.setAttribute("r", j === most ? 6 : 3.5);
       });
-      if (!picture.begin()) continue;
+      if (!picture.wanted(active !== null)) continue;
+      picture.begin();
       if (regions) drawRegions(picture, regions);
       picture.axes();
       picture.line([LINE[0], LINE[4]], "ink", 1, [4, 4]);
       LINE.forEach((key, j) => picture.disc(key, 5 + 10 * Math.sqrt(weights[j]), "ink"));
       picture.diamond(query, 7, "wrong");
       if (active) picture.ring(query, 12, "wrong");
-      LINE.forEach((key, j) => picture.write(j + 1, key, 10 + 10 * Math.sqrt(weights[j])));
     }
   };
   const later = oncePerFrame(draw);
@@ -330,7 +324,16 @@ function showLine(element) {
   });
   const all = find("[data-do='all']");
 
-  for (const { picture } of views) points.addHandles(picture.element);
+  for (const { picture } of views) {
+    LINE.forEach((place, j) => {
+      const mark = document.createElement("span");
+      mark.className = "mark";
+      mark.textContent = j + 1;
+      put(mark, place);
+      picture.element.append(mark);
+    });
+    points.addHandles(picture.element);
+  }
   points.addButtons(find(".points"));
   all.addEventListener("click", () => {
     const pressed = all.getAttribute("aria-pressed") === "false";
@@ -352,6 +355,6 @@ function showLine(element) {
     tell();
     later();
   });
-  whenLooksChange(find(".views"), later);
+  whenColoursChange(later);
   draw();
 }
