@@ -16,6 +16,7 @@ export const GRID = Array.from({ length: NODES * NODES }, (_, at) =>
  * Call segment(x, y, x', y') for each piece of each level set of values on the grid.
  *
  * A level set crosses the side of a cell where linear interpolation between two nodes has the level.
+ * Cells with a value that is NaN are left out.
  */
 export function contours(values, levels, segment) {
   const size = 2 * REACH / (NODES - 1);
@@ -27,7 +28,7 @@ export function contours(values, levels, segment) {
       const least = Math.min(a, b, c, d), most = Math.max(a, b, c, d);
       const x = nodeAt(column), y = nodeAt(row);
       for (const level of levels) {
-        if (level <= least || level > most) continue;
+        if (!(least < level && level <= most)) continue;
         let n = 0;
         if ((a < level) !== (b < level)) {
           ends[n++] = x + size * (level - a) / (b - a);
@@ -62,7 +63,7 @@ export function roundLevels(values, count) {
   for (let i = 0; (most - least) / step > count; i++) step *= [2, 2.5, 2][i % 3];
   const levels = [];
   for (let n = Math.ceil(least / step); n * step <= most; n++) levels.push(n * step);
-  return { step, levels };
+  return levels;
 }
 
 const PENS = ["page", "soft", "ink", "wrong"];
@@ -180,6 +181,15 @@ export class Picture {
     context.fillStyle = pens[pen];
     context.fill();
     this.stroke("page", 2);
+  }
+
+  /** Write a text with its middle at a point. */
+  write(text, [x, y], pen) {
+    this.context.font = "600 22px sans-serif";
+    this.context.textAlign = "center";
+    this.context.textBaseline = "middle";
+    this.context.fillStyle = pens[pen];
+    this.context.fillText(text, this.x(x), this.y(y));
   }
 
   /** Draw a ring around a point. */

@@ -110,10 +110,17 @@ export const LESSONS = {
   },
 };
 
+/** Return a formula as HTML: "W_q" has a subscript. */
+export const withSubscripts = (formula) => formula.replace(/_(\w)/g, "<sub>$1</sub>");
+
+/** Return the formula of a score and the parameters that are set, as HTML. */
+export const formulaOf = (name) =>
+  withSubscripts([SCORES[name].formula, VIEWS[name].set].filter(Boolean).join(", "));
+
 const view = (name) => `
 <section class="view" data-score="${name}" aria-labelledby="plane-${name}">
 <h3 id="plane-${name}">${SCORES[name].title}</h3>
-<p class="formula">${SCORES[name].formula}${VIEWS[name].set ? `, ${VIEWS[name].set}` : ""}</p>
+<p class="formula">${formulaOf(name)}</p>
 <div class="picture"><canvas aria-hidden="true"></canvas></div>
 <ul class="bars"></ul>
 <p class="says">${VIEWS[name].says}</p>
@@ -127,17 +134,18 @@ const unitsOf = (name) => {
   const rows = w_v.map((w, unit) => `<tr><th scope="row">${unit + 1}</th>`
     + `${cells(W_q, with1 ? 3 : 2, unit)}${cells(W_k, 2, unit)}<td>${number(w)}</td></tr>`);
   return `<table><caption>${SCORES[name].title}</caption><thead>
-<tr><th scope="col">unit</th><th scope="colgroup" colspan="${with1 ? 3 : 2}">W_q, for x, y${with1 ? ", 1" : ""}</th>
-<th scope="colgroup" colspan="2">W_k, for x, y</th><th scope="col">w</th></tr>
+<tr><th scope="col">unit</th><th scope="colgroup" colspan="${with1 ? 3 : 2}">W<sub>q</sub>, for x, y${with1 ? ", 1" : ""}</th>
+<th scope="colgroup" colspan="2">W<sub>k</sub>, for x, y</th><th scope="col">w</th></tr>
 </thead><tbody>${rows.join("")}</tbody></table>`;
 };
 
 const FRAME = `
 <h2>Draw a score</h2>
 <p class="lead">Each picture is the plane as one score sees it. The diamond is the query, the discs are
-keys: a larger disc has more weight. Drag them on any picture. Darker ground would give a new key
-more weight; from one thin line to the next the weight changes by a factor of 2.7. On the thick line
-a new key would get half.</p>
+keys: a larger disc has more weight. Drag them on any picture. A key added where the ground has
+more colour would get more weight, and half of all weight on the thick line. Thin lines join places
+of equal score; the scores of neighbouring lines differ by 1, or by more where lines would be dense.
+</p>
 <div class="lessons" role="group" aria-label="Lessons">${Object.entries(LESSONS).map(
     ([name, { title }]) => `<button type="button" data-lesson="${name}">${title}</button>`).join("")}
 </div>
@@ -185,7 +193,7 @@ export function showPlane(element) {
       picture.begin();
       picture.heat(shares);
       picture.axes();
-      picture.contours(values, roundLevels(values, 12).levels, "soft", 0.6);
+      picture.contours(values, roundLevels(values, 12), "soft", 0.6);
       picture.contours(values, [half], "ink", 2);
       if (lesson.line) picture.line(lesson.line.map((key) => places[key]), "ink", 1, [4, 4]);
       picture.line([[0, 0], places.query], "wrong", 1.5);

@@ -1,7 +1,7 @@
 // Tab 3, "Two proofs": the dictionary that GAT cannot look up, and the middle of a line.
 
-import { GRID, oncePerFrame, Picture, whenColoursChange } from "./picture.js";
-import { keyFeatures, scoresOf, VIEWS } from "./plane.js";
+import { GRID, oncePerFrame, Picture, REACH, whenColoursChange } from "./picture.js";
+import { formulaOf, keyFeatures, scoresOf, withSubscripts } from "./plane.js";
 import { Points, put } from "./points.js";
 import { SCORES, softmax } from "./scores.js";
 
@@ -67,20 +67,36 @@ export function lineScores(name, query) {
 }
 
 /**
- * Return what happens at each query of the grid.
+ * Return which key wins at which queries of the grid.
  *
- * winning: the key that wins; −1 for a tie. margins: for each key, its score less the largest other.
+ * winning: the key of the largest score at each node; −1 for a tie. borders: for each two keys, the
+ * difference of their scores where no other wins, else NaN; the border of their regions is at 0.
  */
 export function regionsOf(name) {
   const features = keyFeatures(name, LINE);
-  const all = GRID.map((query) => [...scoresOf(name, query, features)]);
-  const margins = LINE.map((_, j) => Float64Array.from(all, (scores) =>
-    scores[j] - Math.max(...scores.filter((_, i) => i !== j))));
-  const winning = all.map(winner);
-  return { winning, margins };
+  const all = GRID.map((query) => scoresOf(name, query, features));
+  const borders = LINE.flatMap((_, j) => LINE.slice(0, j).map((_, i) =>
+    Float64Array.from(all, (scores) => {
+      const behind = Math.max(...scores) - Math.max(scores[i], scores[j]);
+      return behind < EVEN ? scores[i] - scores[j] : NaN;
+    })));
+  return { winning: all.map(winner), borders };
 }
 
-const START = [-0.9, -1.2];
+/** Return the node of a region farthest from other regions and the edge; undefined for no region. */
+export function middleOf(winning, key) {
+  const others = GRID.filter((_, at) => winning[at] !== key);
+  let best = 0, middle;
+  GRID.forEach(([x, y], at) => {
+    if (winning[at] !== key) return;
+    let room = REACH - Math.max(Math.abs(x), Math.abs(y));
+    for (const other of others) room = Math.min(room, Math.hypot(x - other[0], y - other[1]));
+    if (room > best) [best, middle] = [room, [x, y]];
+  });
+  return middle;
+}
+
+const START = [1.2, -1.6];
 const [WIDTH, HEIGHT, EDGE] = [200, 70, 20]; // of the chart along the line, and around it
 
 /** Return the chart of the scores along the line: points of its curve, and heights of the keys. */
@@ -99,13 +115,13 @@ function chart(name, query) {
 
 const MIDDLE = {
   dot: "The score is a straight line over the keys, so an end is the highest.",
-  additive: "The score is a ridge, and the query chooses its place: each key can win.",
+  additive: "Each feature gives a hill, and the query moves the hills: each key can win.",
   gaussian: "The score falls with the distance to the query: the nearest key wins.",
 };
 
 const heatTable = (name, title) => `
 <figure class="lookup" data-lookup="${name}">
-<figcaption><h4>${title}</h4></figcaption>
+<figcaption><h4>${withSubscripts(title)}</h4></figcaption>
 <table class="heat"><thead><tr><th scope="col"><span class="unseen">query</span></th>${WORDS.map(
     (word) => `<th scope="col">${word}<br><span class="value"></span></th>`).join("")}</tr></thead>
 <tbody>${WORDS.map((word) => `<tr><th scope="row">${word}</th>${
@@ -115,13 +131,13 @@ const heatTable = (name, title) => `
 </figure>`;
 
 const weightSlider = (name, label, value) => `
-<label class="slider">${label} <input type="range" min="-2" max="2" step="0.05" value="${value}"
+<label class="slider"><span>${withSubscripts(label)}</span> <input type="range" min="-2" max="2" step="0.05" value="${value}"
 name="${name}"> <output></output></label>`;
 
 const onLine = (name) => `
 <section class="view" data-score="${name}" aria-labelledby="line-${name}">
 <h4 id="line-${name}">${SCORES[name].title}</h4>
-<p class="formula">${SCORES[name].formula}${VIEWS[name].set ? `, ${VIEWS[name].set}` : ""}</p>
+<p class="formula">${formulaOf(name)}</p>
 <div class="picture"><canvas aria-hidden="true"></canvas></div>
 <svg class="along" viewBox="0 0 ${WIDTH} ${HEIGHT}" aria-hidden="true"><polyline/>${LINE.map((_, j) => {
     const x = EDGE + j * (WIDTH - 2 * EDGE) / 4;
@@ -139,7 +155,7 @@ const PROOFS = `
 its value. The score should find the key of the query’s word. Each row of a table is a query, and
 holds its weights in percent; a frame marks the largest.</p>
 <p class="theorem"><b>Theorem.</b> GAT ranks the keys in one order for all queries, since LeakyReLU
-rises and a_q·q adds the same number to every key. <cite>Brody, Alon and Yahav 2022, How attentive
+rises and a<sub>q</sub>·q adds the same number to every key. <cite>Brody, Alon and Yahav 2022, How attentive
 are graph attention networks?, theorem 1 and section 4.1</cite></p>
 <fieldset class="words"><legend>Look up</legend>${WORDS.map((word, i) => `<label><input type="radio"
 name="looked-up" value="${i}"${i === 2 ? " checked" : ""}> ${word}</label>`).join("")}<button type="button" data-do="shuffle">New dictionary</button></fieldset>
@@ -150,7 +166,7 @@ ${heatTable("gat", "GAT: LeakyReLU(a_q·q + a_k·k)")}
 <p>Try to break it: choose the weights of GAT.</p>
 ${weightSlider("a_q", "a_q, of the query’s word", 0.5)}
 ${weightSlider("a_word", "a_k, of the key’s word", 0.5)}
-${weightSlider("a_value", "a_k, of the key’s value", -0.3)}
+${weightSlider("a_value", "a_k, of the key’s value", -0.35)}
 <button type="button" data-do="random">Try 1,000 random GATs</button>
 <p class="tried" role="status"></p>
 </div>
@@ -158,15 +174,16 @@ ${weightSlider("a_value", "a_k, of the key’s value", -0.3)}
 <div>
 ${heatTable("gatv2", "GATv2: w·LeakyReLU(W_q q + W_k k)")}
 <p class="how">Two units suffice, and no training. With x for the number of a word, in the order of the
-alphabet, the units are LeakyReLU(x_key − x_query) and LeakyReLU(x_query − x_key), with w = −5 for
-both. Their sum is −4 |x_key − x_query|: the largest score is at the same word.</p>
+alphabet, the units are LeakyReLU(x<sub>k</sub> − x<sub>q</sub>) and LeakyReLU(x<sub>q</sub> − x<sub>k</sub>), with w = −5
+for both. The score is −4 |x<sub>k</sub> − x<sub>q</sub>|: it is largest at the same word.</p>
 </div>
 </div>
 </section>
 <section aria-labelledby="line-title">
 <h3 id="line-title">The middle of a line</h3>
 <p class="lead">Five keys stand on a line. Drag the query, the diamond, or move it by arrow keys. Which
-keys can ever get the most weight? Below each picture are the scores along the line.</p>
+keys can ever get the most weight? Below each picture are the scores along the line. “Try every
+query” parts the plane by the key that wins, and writes its number there.</p>
 <p class="theorem"><b>Theorem.</b> A score that is linear in the key is linear along the line, so its
 largest value is at an end, for any query. <cite>Brody, Alon and Yahav 2022, How attentive are graph
 attention networks?, appendix E.2</cite></p>
@@ -236,8 +253,8 @@ function showDictionary(element) {
     fill(tables[0], dictionaryScores(values, currentGat()));
     fill(tables[1], dictionaryScores(values, LOOKS_UP));
     find(".tried").textContent = tried === 0 ? ""
-      : `${tried.toLocaleString("en")} GATs tried. The best was right for ${best} of ${WORDS.length} `
-        + "words.";
+      : `GATs tried: ${tried.toLocaleString("en")}. The best was right for ${best} of `
+        + `${WORDS.length} words.`;
   };
   const later = oncePerFrame(draw);
 
@@ -281,9 +298,14 @@ function showLine(element) {
   }));
   let told = 0;
 
-  const drawRegions = (picture, { winning, margins }) => {
-    picture.heat(Float64Array.from(winning, (j) => ((j + 1) / 8) ** 2));
-    margins.forEach((margin) => picture.contours(margin, [0], "ink", 1));
+  const drawRegions = (picture, { borders, middles }) => {
+    for (const border of borders) picture.contours(border, [0], "ink", 1);
+    middles.forEach((middle, j) => { if (middle) picture.write(j + 1, middle, "soft"); });
+  };
+  const tryAll = (view) => {
+    view.regions = regionsOf(view.name);
+    view.regions.middles = LINE.map((_, j) => middleOf(view.regions.winning, j));
+    view.regions.winning.forEach((j) => { if (j >= 0) view.won.add(j); });
   };
   const draw = () => {
     const { places: { query }, active } = points;
@@ -339,8 +361,8 @@ function showLine(element) {
     const pressed = all.getAttribute("aria-pressed") === "false";
     all.setAttribute("aria-pressed", String(pressed));
     for (const view of views) {
-      view.regions = pressed ? regionsOf(view.name) : null;
-      if (pressed) view.regions.winning.forEach((j) => { if (j >= 0) view.won.add(j); });
+      if (pressed) tryAll(view);
+      else view.regions = null;
     }
     tell();
     later();
