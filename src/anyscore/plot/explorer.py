@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import base64
 import html
-import json
 import unicodedata
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -14,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from anyscore.ops.checks import brief
-from anyscore.plot.page import document, part, write_whole
+from anyscore.plot.page import as_data, document, joined_modules, part, write_whole
 from anyscore.plot.recording import Recording, to_numpy
 
 LEVELS = 254
@@ -68,12 +67,11 @@ def write_explorer(
         )
     examples = _numbers(chosen.get("examples"), _of_first_run(recording, count))
     data = {"levels": LEVELS, "examples": count, "numbers": examples, "layers": layers}
-    text = json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
     title = html.escape(_seen(title))
-    filled = {"title": title, "data": text}
+    filled = {"title": title, "data": as_data(data)}
     pieces = part("explorer.html").split("@@")  # split first: inserted texts may hold @@
     pieces[1::2] = [filled[name] for name in pieces[1::2]]
-    page = document(title, "".join(pieces), style=part("explorer.css"), script=part("explorer.js"))
+    page = document(title, "".join(pieces), style=part("explorer.css"), script=joined_modules("plot/explorer.js"))
     write_whole(path, page)
 
 

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import base64
 import hashlib
+import json
 import os
+import posixpath
+import re
 import shutil
 from contextlib import suppress
 from importlib.resources import files
@@ -16,9 +19,41 @@ from uuid import uuid4
 from anyscore.ops.checks import brief
 
 
+_IMPORT = re.compile(r'^import (?:\{[^}]*\} from )?"(\.[^"]*)";\n', re.MULTILINE)
+_EXPORT = re.compile(r"^export ", re.MULTILINE)
+
+
 def part(name: str) -> str:
     """Read a part of a page: a file of this package."""
     return files(__package__).joinpath(name).read_text(encoding="utf-8")
+
+
+def joined_modules(name: str) -> str:
+    """Return a module of JavaScript and the modules that it imports, as one module.
+
+    Each comes once, after those that it imports. `import` lines and the word `export` are left out:
+    no two modules may have a name in common, and none renames an import.
+
+    Args:
+        name: path of the module below `anyscore`.
+    """
+    seen = set()
+
+    def read(name: str) -> str:
+        if name in seen:
+            return ""
+        seen.add(name)
+        text = files("anyscore").joinpath(name).read_text(encoding="utf-8")
+        folder = posixpath.dirname(name)
+        imported = (posixpath.normpath(f"{folder}/{path}") for path in _IMPORT.findall(text))
+        return "".join(map(read, imported)) + _EXPORT.sub("", _IMPORT.sub("", text))
+
+    return read(name)
+
+
+def as_data(data: Any) -> str:
+    """Return plain data as JSON for an element of a page, which no text in it can end."""
+    return json.dumps(data, ensure_ascii=True, separators=(",", ":")).replace("<", "\\u003c")
 
 
 def document(
@@ -30,8 +65,8 @@ def document(
 
     Args:
         title, body: HTML.
-        style, script: CSS and JavaScript of the page, added to the theme. The policy allows no
-            other styles or scripts.
+        style, script: CSS and JavaScript of the page, added to the theme. The script is a module.
+            The policy allows no other styles or scripts.
         generator: the program that made the page.
     """
     style, script = f"{part('theme.css')}\n{style}", f"{part('theme.js')}\n{script}"
@@ -53,7 +88,7 @@ def document(
 {style}</style>
 </head>
 <body>
-{body}<script>
+{body}<script type="module">
 {script}</script>
 </body>
 </html>

@@ -13,7 +13,7 @@ import typer
 
 from anyscore.lab.cli.output import close_stdout, print_json, remark
 from anyscore.lab.errors import InputError
-from anyscore.lab.phrases import visible
+from anyscore.lab.phrases import listed, visible
 
 _MOST_BEAMS = 256
 _OF_FILES = (".txt", ".tsv", ".csv", ".jsonl", ".gz")
@@ -26,7 +26,9 @@ TRANSLATE_HELP = (
     "[bold]A file[/], one source a line, by beam search:\n\n"
     "    anyscore translate runs/NAME sources.txt --beam 5 > outputs.txt\n\n"
     "[bold]Attention weights[/], as a picture:\n\n"
-    '    anyscore translate runs/NAME "30 mars 2024" --png weights.png'
+    '    anyscore translate runs/NAME "30 mars 2024" --png weights.png\n\n'
+    "[bold]A page to play with[/]: a visitor types, and the model of each score answers:\n\n"
+    "    anyscore translate runs/NAME --play page.html"
 )
 
 
@@ -44,8 +46,8 @@ def translate(
     score: Annotated[
         str | None,
         typer.Option(
-            help="Score of the model.",
-            show_default="the recommended one, else the highest mean",
+            help="Score of the model; with --play, scores separated by commas.",
+            show_default="the recommended one, else the highest mean; with --play all",
         ),
     ] = None,
     seed: Annotated[
@@ -76,6 +78,13 @@ def translate(
             help="File for a page with heatmaps of 1 to 100 sources, as HTML.", show_default="none"
         ),
     ] = None,
+    play: Annotated[
+        Path | None,
+        typer.Option(
+            help="File for a page on which recurrent models answer any text, as HTML.",
+            show_default="none",
+        ),
+    ] = None,
     as_json: Annotated[
         bool, typer.Option("--json", help="Print one JSON object a line, for each source.")
     ] = False,
@@ -93,6 +102,17 @@ def translate(
             raise InputError(f"--beam: expected 1 to {_MOST_BEAMS}, got {beam}")
         pictures.check_place("--png", png)
         pictures.check_place("--html", html)
+        if play is not None:
+            given = {
+                "SOURCE": text is not None,
+                "--beam": beam > 1,
+                "--attention": attention is not None,
+                "--png": png is not None,
+                "--html": html is not None,
+                "--json": as_json,
+            }
+            _write_play(run, score, seed, play, [name for name in given if given[name]], quiet)
+            return
         single = is_text(text)
         folder = find_trial(run, score, seed)
         # See `compare`: threads that wait should sleep.
@@ -138,6 +158,28 @@ def translate(
         if not quiet:
             for line in notes.lines():
                 remark(line)
+
+
+def _write_play(
+    run: Path, score: str | None, seed: int | None, path: Path, others: list[str], quiet: bool
+) -> None:
+    """Write the page to play with.
+
+    Args:
+        others: names of given options that do not go with it.
+    """
+    from anyscore.lab.translate.pictures import check_place
+    from anyscore.lab.translate.trials import find_trials
+
+    if others:
+        raise InputError(f"--play: visitors of the page type the sources; leave out {listed(others)}")
+    check_place("--play", path)
+    trials = find_trials(run, None if score is None else score.split(","), seed)
+    from anyscore.lab.play.page import write_play
+
+    write_play(run, trials, path)
+    if not quiet:
+        remark(f"models: {listed([trial.name for trial in trials])} of {run}")
 
 
 @contextmanager

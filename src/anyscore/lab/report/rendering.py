@@ -11,37 +11,51 @@ from markupsafe import Markup, escape
 from anyscore import __version__
 from anyscore.lab.forms import numbers
 from anyscore.lab.phrases import counted, listed, minus, visible
-from anyscore.plot.page import document
+from anyscore.plot.page import as_data, document, joined_modules
 
 
-def render_page(template: str, title: str, *, script: str = "", **content: Any) -> bytes:
-    """Return a page in the look of a report, as one HTML file.
+_TEMPLATES = "lab/report/templates"
+
+
+def render_page(
+    template: str,
+    title: str,
+    *,
+    folder: str = _TEMPLATES,
+    style: str = "report.css",
+    script: str = "",
+    **content: Any,
+) -> bytes:
+    """Return a page as one HTML file, by default in the look of a report.
 
     Args:
         template: the name of the template of its body.
-        script: the file of the page's script.
+        folder: of the template and of its style and script, below `anyscore`.
+        style, script: files of the page's CSS and JavaScript.
         content: variables of the template.
     """
-    environment = _environment(autoescape=True)
+    environment = _environment(folder, autoescape=True)
     loader = environment.loader
     assert loader is not None
-    style, script_text = (
-        loader.get_source(environment, name)[0] if name else "" for name in ("report.css", script)
-    )
+    css = loader.get_source(environment, style)[0]
     body = environment.get_template(template).render(**content)
-    generator = f"anyscore {__version__}"
-    title = escape(visible(title))
-    return document(title, body, style=style, script=script_text, generator=generator)
+    return document(
+        escape(visible(title)),
+        body,
+        style=css,
+        script=joined_modules(f"{folder}/{script}") if script else "",
+        generator=f"anyscore {__version__}",
+    )
 
 
 def render_text(template: str, **content: Any) -> bytes:
     """Return a text, such as a page in Markdown, from its template."""
-    return _environment(autoescape=False).get_template(template).render(**content).encode()
+    return _environment(_TEMPLATES, autoescape=False).get_template(template).render(**content).encode()
 
 
-def _environment(*, autoescape: bool) -> Environment:
+def _environment(folder: str, *, autoescape: bool) -> Environment:
     environment = Environment(
-        loader=PackageLoader("anyscore.lab.report"),
+        loader=PackageLoader("anyscore", folder),
         autoescape=autoescape,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -57,6 +71,7 @@ def _environment(*, autoescape: bool) -> Environment:
         "listed": listed,
         "plain": _plain,
         "named": _named,
+        "data": lambda value: Markup(as_data(value)),
     }
     return environment
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Sequence
 from pathlib import Path
 
 from anyscore.lab.assemble import COMPARISON_FILE
@@ -14,6 +15,7 @@ from anyscore.lab.forms import PLAIN, named
 from anyscore.lab.phrases import listed
 from anyscore.lab.records import read_record
 from anyscore.lab.trials import Trial
+from anyscore.score import SCORES
 
 
 def find_trial(folder: Path, score: str | None = None, seed: int | None = None) -> Path:
@@ -58,6 +60,29 @@ def find_trial(folder: Path, score: str | None = None, seed: int | None = None) 
     if not (place / "model.json").is_file():
         raise _no_model(place)
     return place
+
+
+def find_trials(
+    folder: Path, scores: Sequence[str] | None = None, seed: int | None = None
+) -> list[Path]:
+    """Return the folders of trials of a comparison, one for each score; see `find_trial`.
+
+    Args:
+        scores: their names; None takes all with trials, in the order of `SCORES`.
+
+    Raises:
+        InputError: as `find_trial`; or the folder is no comparison's, or a score comes twice.
+    """
+    comparison = Comparison(folder)
+    comparison.shared()  # else the folder is no comparison
+    if scores is None:
+        names = list(SCORES)
+        scores = sorted(_seeds(comparison), key=lambda x: names.index(x) if x in names else -1)
+    for score in scores:
+        if scores.count(score) > 1:
+            raise InputError(f"--score: expected each score once, got {score} several times")
+    # Without trials, the first call says so.
+    return [find_trial(folder, score, seed) for score in scores or [""]]
 
 
 def _no_model(place: Path) -> InputError:
