@@ -71,7 +71,8 @@ def write_explorer(
     filled = {"title": title, "data": as_data(data)}
     pieces = part("explorer.html").split("@@")  # split first: inserted texts may hold @@
     pieces[1::2] = [filled[name] for name in pieces[1::2]]
-    page = document(title, "".join(pieces), style=part("explorer.css"), script=joined_modules("plot/explorer.js"))
+    style, script = part("explorer.css"), joined_modules("plot/explorer.js")
+    page = document(title, "".join(pieces), style=style, script=script)
     write_whole(path, page)
 
 
