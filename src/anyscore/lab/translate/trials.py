@@ -46,8 +46,6 @@ def find_trial(folder: Path, score: str | None = None, seed: int | None = None) 
     comparison = Comparison(folder)
     comparison.shared()  # else the folder is no comparison
     seeds = _seeds(comparison)
-    if not seeds:
-        raise InputError(f"{folder}: no trial has finished; continue the comparison first")
     score = _recommended(folder) if score is None else score
     if score not in seeds:
         raise InputError(f"--score: {folder} has trials of {listed(list(seeds))}, none of {score}")
@@ -81,8 +79,7 @@ def find_trials(
     for score in scores:
         if scores.count(score) > 1:
             raise InputError(f"--score: expected each score once, got {score} several times")
-    # Without trials, the first call says so.
-    return [find_trial(folder, score, seed) for score in scores or [""]]
+    return [find_trial(folder, score, seed) for score in scores]
 
 
 def _no_model(place: Path) -> InputError:
@@ -93,12 +90,20 @@ def _no_model(place: Path) -> InputError:
 
 
 def _seeds(comparison: Comparison) -> dict[str, list[int]]:
-    """Return by score the seeds of its trials, without those at other learning rates."""
+    """Return by score the seeds of its trials, without those at other learning rates.
+
+    Raises:
+        InputError: no trial has finished.
+    """
     seeds_by_score: dict[str, list[int]] = {}
     for name in sorted(comparison.names()):
         match = re.fullmatch(r"(.+)-seed(\d+)", name, re.DOTALL)
         if match:
             seeds_by_score.setdefault(match[1], []).append(int(match[2]))
+    if not seeds_by_score:
+        raise InputError(
+            f"{comparison.folder}: no trial has finished; continue the comparison first"
+        )
     return {score: sorted(seeds) for score, seeds in seeds_by_score.items()}
 
 
