@@ -18,7 +18,6 @@ from uuid import uuid4
 
 from anyscore.ops.checks import brief
 
-
 _IMPORT = re.compile(r'^import (?:\{[^}]*\} from )?"(\.[^"]*)";\n', re.MULTILINE)
 _EXPORT = re.compile(r"^export ", re.MULTILINE)
 

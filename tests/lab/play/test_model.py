@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 from pathlib import Path
 from typing import Any
 
@@ -12,21 +13,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from anyscore import scores
-from anyscore.lab.comparison import Comparison
-from anyscore.lab.data.encoding import encode
-from anyscore.lab.data.task import Example, Task
 from anyscore.lab.data.tokens import BOS, EOS, detokenise, tokenise
 from anyscore.lab.play.export import play_data
 from anyscore.lab.train.checkpoint import Run, load_run
 from anyscore.lab.train.gru import read_forwards
 from anyscore.lab.train.recurrent import Recurrent
-from anyscore.lab.train.settings import Settings
-from anyscore.lab.train.translation import TranslationTrain
 from anyscore.lab.translate.translations import Notes, translate
 from anyscore.lab.translate.trials import find_trials
 from anyscore.lab.trials import Trial
 from anyscore.score import SCORES
 from helpers.node import run_module
+from lab.translate.test_translate import make
 
 WORDS = ["ab", "abc", "cab", "é\u1e69", "dab", "acdb", "bad🦊", "c a", "d’cab", "b, b", "ca", "adc"]
 TEXTS = [
@@ -58,18 +55,10 @@ ANSWERS = """
 """
 
 
-def make(folder: Path, unit: Any, names: list[str], epochs: int = 1) -> Path:
-    """Train models that reverse words."""
-    examples = [Example(w, (w[::-1],)) for w in WORDS]
-    data = encode(Task("reverse", "", unit, examples * 4, examples[:4], examples[4:9]))
-    train = TranslationTrain(
-        data, Settings(epochs=epochs, batch_size=8, hidden=HIDDEN, learning_rate=1e-2)
-    )
-    comparison = Comparison(folder)
-    with comparison.opened({"task": {"name": "reverse"}, "settings": {"model": "recurrent"}}):
-        for name in names:
-            comparison.keep(Trial(name, 0), train(Trial(name, 0), lambda told: None))
-    return folder
+def reversing(folder: Path, unit: str, names: list[str], epochs: int = 1) -> Path:
+    """Train models of these scores to reverse words."""
+    trials = [Trial(name, 0) for name in names]
+    return make(folder / "run", "recurrent", trials, epochs, hidden=HIDDEN, words=WORDS, unit=unit)
 
 
 def rounded(trial: Path) -> Run:
@@ -116,17 +105,15 @@ def compare(folder: Path, unit: Any) -> None:
 @pytest.mark.every_score
 def test_it_answers_as_pytorch_with_every_score(tmp_path: Path) -> None:
     """Texts are of one character, unknown, combining, astral, and longer than any of training."""
-    compare(make(tmp_path / "run", "character", list(SCORES)), "character")
+    compare(reversing(tmp_path, "character", list(SCORES)), "character")
 
 
 @pytest.mark.parametrize("unit", ["word", "token"])
 def test_it_answers_as_pytorch_with_other_units(tmp_path: Path, unit: str) -> None:
-    compare(make(tmp_path / "run", unit, ["additive"], epochs=8), unit)
+    compare(reversing(tmp_path, unit, ["additive"], epochs=8), unit)
 
 
 def test_float16_is_read_exactly(tmp_path: Path) -> None:
-    import base64
-
     every = np.arange(2**16, dtype="<u2")
     text = base64.b64encode(every.tobytes()).decode()
     found = run_module("lab/play/model.js", "[...float16(given)].map(String)", text, tmp_path)

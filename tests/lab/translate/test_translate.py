@@ -38,15 +38,17 @@ from lab.command_line import (
 WORDS = ["ab", "abc", "cab", "bcd", "dab", "acdb", "bad", "cda", "dcab", "bb", "ca", "adc"]
 
 
-def task(model: str) -> Task:
+def task(model: str, words: list[str] = WORDS, unit: Any = "character") -> Task:
     """Return words to their reverse by letter; for a classifier, to their first letter."""
-    examples = [Example(w, (w[0] if model == "classifier" else w[::-1],)) for w in WORDS]
-    return Task("reverse", "", "character", examples * 4, examples[:4], examples[4:9])
+    examples = [Example(w, (w[0] if model == "classifier" else w[::-1],)) for w in words]
+    return Task("reverse", "", unit, examples * 4, examples[:4], examples[4:9])
 
 
-def make(folder: Path, model: str, trials: list[Trial], epochs: int = 1) -> Path:
-    data = encode(task(model), places=model == "pointer")
-    settings = Settings(model=model, epochs=epochs, batch_size=8, hidden=16, learning_rate=1e-2)
+def make(
+    folder: Path, model: str, trials: list[Trial], epochs: int = 1, hidden: int = 16, **of_task: Any
+) -> Path:
+    data = encode(task(model, **of_task), places=model == "pointer")
+    settings = Settings(model=model, epochs=epochs, batch_size=8, hidden=hidden, learning_rate=1e-2)
     train = TranslationTrain(data, settings)
     comparison = Comparison(folder)
     with comparison.opened({"task": {"name": "reverse"}, "settings": {"model": model}}):

@@ -172,7 +172,9 @@ def _write_play(
     from anyscore.lab.translate.trials import find_trials
 
     if others:
-        raise InputError(f"--play: visitors of the page type the sources; leave out {listed(others)}")
+        raise InputError(
+            f"--play: visitors of the page type the sources; leave out {listed(others)}"
+        )
     check_place("--play", path)
     trials = find_trials(run, None if score is None else score.split(","), seed)
     from anyscore.lab.play.page import write_play

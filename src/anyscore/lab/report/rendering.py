@@ -13,7 +13,6 @@ from anyscore.lab.forms import numbers
 from anyscore.lab.phrases import counted, listed, minus, visible
 from anyscore.plot.page import as_data, document, joined_modules
 
-
 _TEMPLATES = "lab/report/templates"
 
 
@@ -50,7 +49,9 @@ def render_page(
 
 def render_text(template: str, **content: Any) -> bytes:
     """Return a text, such as a page in Markdown, from its template."""
-    return _environment(_TEMPLATES, autoescape=False).get_template(template).render(**content).encode()
+    return (
+        _environment(_TEMPLATES, autoescape=False).get_template(template).render(**content).encode()
+    )
 
 
 def _environment(folder: str, *, autoescape: bool) -> Environment:
