@@ -129,7 +129,7 @@ def test_numbers_beyond_float16_are_refused(run: Path) -> None:
 
 def test_models_of_different_vocabularies_are_refused(run: Path) -> None:
     change(run / "trials" / "additive-seed0" / "model.json", source_vocabulary=[*"abdc"])
-    with pytest.raises(InputError, match="expected the vocabularies of .*scaled_dot-seed0, found"):
+    with pytest.raises(InputError, match=r"the vocabularies of .*scaled_dot-seed0, found"):
         play_data(run, find_trials(run, seed=0))
 
 

@@ -17,7 +17,7 @@ def play_page(data: dict[str, Any]) -> bytes:
         "play.html.j2",
         data["title"],
         folder="lab/play",
-        style="play.css",
+        styles=("play.css", "plane.css", "proofs.css"),
         script="play.js",
         data=data,
     )

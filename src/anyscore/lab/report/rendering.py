@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Any
 
 from jinja2 import Environment, PackageLoader, StrictUndefined
@@ -21,7 +22,7 @@ def render_page(
     title: str,
     *,
     folder: str = _TEMPLATES,
-    style: str = "report.css",
+    styles: Sequence[str] = ("report.css",),
     script: str = "",
     **content: Any,
 ) -> bytes:
@@ -30,13 +31,13 @@ def render_page(
     Args:
         template: the name of the template of its body.
         folder: of the template and of its style and script, below `anyscore`.
-        style, script: files of the page's CSS and JavaScript.
+        styles, script: files of the page's CSS, and the one of its JavaScript.
         content: variables of the template.
     """
     environment = _environment(folder, autoescape=True)
     loader = environment.loader
     assert loader is not None
-    css = loader.get_source(environment, style)[0]
+    css = "\n".join(loader.get_source(environment, name)[0] for name in styles)
     body = environment.get_template(template).render(**content)
     return document(
         escape(visible(title)),
