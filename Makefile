@@ -140,14 +140,14 @@ gpu: .venv/dev  ## the Triton kernels on an NVIDIA GPU, which continuous integra
 ray: .venv/dev  ## a real cluster of two nodes, one of which is lost
 	$(PYTEST) tests/frameworks/ray
 
-docs: .venv/dev  ## the documentation site, in build/site; a warning is an error
+docs: .venv/dev build/play/page/play.html  ## the documentation site, in build/site; a warning is an error
 	KERAS_BACKEND=torch TF_CPP_MIN_LOG_LEVEL=3 $(NOTED) $(BIN)/sphinx-build -W --keep-going -q -E -b html docs build/site
 
 site: .venv/dev  ## every page of it in a browser: axe-core, a phone, search
 	$(MAKE) --no-print-directory docs
 	$(PYTEST) tests/docs/site
 
-links: .venv/dev  ## links of the documentation to other sites, which need a network
+links: .venv/dev build/play/page/play.html  ## links of the documentation to other sites, which need a network
 	$(BIN)/sphinx-build -q -E -b linkcheck docs build/links
 
 page-examples: .venv/dev .venv/mxnet/dev  ## examples of pages that are marked with a framework
@@ -194,6 +194,16 @@ $(OLDEST:%=oldest-%): oldest-%: .venv/oldest-%/made  ## a sample with the oldest
 
 clean:
 	rm -rf .venv build dist third_party .mypy_cache .pytest_cache .ruff_cache .hypothesis
+
+# The models of the documentation's front page, which train for a minute, and the page that runs them.
+ON_FRONT = $(PYTHON) tests/processor_seconds.py run play $(BIN)/anyscore
+build/play/run/report.html: .venv/dev $(wildcard src/anyscore/lab/data/*.py src/anyscore/lab/train/*.py)
+	rm -rf $(@D)
+	$(ON_FRONT) compare --scores scaled_dot,bilinear,gaussian,additive,gatv2 --seeds 1 --no-rates --quiet --out $(@D)
+
+build/play/page/play.html: build/play/run/report.html $(wildcard src/anyscore/lab/play/* src/anyscore/plot/*)
+	mkdir -p $(@D)
+	$(ON_FRONT) translate $(<D) --play $@
 
 # A file says what has been installed beside it, from these sources of the C++ core.
 INSTALLED = $(PYTHON) tests/processor_seconds.py run install $(BIN)/pip install $(QUIET)

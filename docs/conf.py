@@ -1,9 +1,10 @@
 """The documentation site: `make docs` builds it into build/site, with warnings as errors.
 
-Pages are CommonMark, which code hosts render too. Four changes are made on the way:
+Pages are CommonMark, which code hosts render too. Five changes are made on the way:
 
 - Blocks of one example in several frameworks become tabs, which switch together.
 - Formulas become MathML, which browsers show without a script and without a network.
+- The front page gets a page to play with, whose models `make docs` trains.
 - A link to a file outside of docs/ becomes its name: the site holds no source files.
 - Docstrings get the blocks that Napoleon reads, see `as_blocks`. Names in backticks become links.
 """
@@ -48,6 +49,7 @@ html_theme = "furo"
 html_title = "anyscore"
 html_static_path = ["_static"]
 html_css_files = ["site.css"]
+html_extra_path = ["../build/play/page"]
 html_copy_source = False
 html_show_sourcelink = False
 html_use_index = False
@@ -68,6 +70,13 @@ GENERATED = {"reference/command_line": command_line.page, "install": support.pag
 """Pages → functions whose text ends the page."""
 INCLUDED = {"changelog": "CHANGELOG.md", "security": "SECURITY.md"}
 """Pages of the site → the files of the checkout whose text these are."""
+
+PLAY = """
+<iframe class="play" src="play.html" title="Five models to play with" loading="lazy"></iframe>
+
+<a href="play.html">The page to play with, by itself</a>
+"""
+"""The part of the front page that runs models; `make` writes play.html."""
 
 _NAMES = "|".join(FRAMEWORKS)
 _ONE = re.compile(rf"```python (?P<name>{_NAMES})\b[^\n]*\n(?P<source>.*?)\n```\n", re.DOTALL)
@@ -169,6 +178,7 @@ def _read(app: Any, name: str, source: list[str]) -> None:
         source[0] = text.replace("](../docs/", "](")
     for page, file in INCLUDED.items():
         source[0] = source[0].replace(f"[{file}](../{file}", f"[{page.title()}]({page}.md")
+    source[0] = source[0].replace("<!-- play -->", PLAY)
     source[0] = in_tabs(without_links_outside(source[0], name.count("/")))
 
 

@@ -50,9 +50,8 @@ def render_page(
 
 def render_text(template: str, **content: Any) -> bytes:
     """Return a text, such as a page in Markdown, from its template."""
-    return (
-        _environment(_TEMPLATES, autoescape=False).get_template(template).render(**content).encode()
-    )
+    environment = _environment(_TEMPLATES, autoescape=False)
+    return environment.get_template(template).render(**content).encode()
 
 
 def _environment(folder: str, *, autoescape: bool) -> Environment:
