@@ -30,6 +30,11 @@ export class Task {
     return tokenise(text, this.unit.source);
   }
 
+  /** Return the text of the tokens of a source. */
+  sourceText(tokens) {
+    return detokenise(tokens, this.unit.source);
+  }
+
   /** Return the number of each token of a source. */
   encode(tokens) {
     return tokens.map((token) => this.numbers.get(token) ?? UNKNOWN);

@@ -1,16 +1,16 @@
-// Tabs: one panel of several is in sight. The arrow keys choose the next tab.
+// Tabs: one panel of several is in sight. Arrow keys choose the next tab.
 
 /**
- * Make tabs of panels, named by their headings.
+ * Make tabs of panels, named by the headings of the panels.
  *
- * list: an empty element for the tabs. shows: a function of each panel, called when the panel is
- * first in sight. The panel of the page's address is chosen first, if it names one.
+ * list: an empty element for the tabs. panels: elements {panel, show}; `show` is called when the
+ * panel first comes into sight. The address may name the first panel, as in #plane.
  */
-export function makeTabs(list, panels, shows) {
-  const tabs = panels.map((panel, i) => {
-    const tab = document.createElement("button"), heading = panel.querySelector("h2");
-    heading.classList.add("unseen");
-    Object.assign(tab, { type: "button", id: `${panel.id}-tab`, textContent: heading.textContent });
+export function makeTabs(list, panels) {
+  const tabs = panels.map(({ panel }, i) => {
+    const tab = document.createElement("button");
+    Object.assign(tab, { type: "button", id: `${panel.id}-tab` });
+    tab.textContent = panel.querySelector("h2").textContent;
     tab.setAttribute("role", "tab");
     tab.setAttribute("aria-controls", panel.id);
     tab.addEventListener("click", () => choose(i));
@@ -23,9 +23,9 @@ export function makeTabs(list, panels, shows) {
     tabs.forEach((tab, i) => {
       tab.setAttribute("aria-selected", String(i === chosen));
       tab.tabIndex = i === chosen ? 0 : -1;
-      panels[i].hidden = i !== chosen;
+      panels[i].panel.hidden = i !== chosen;
     });
-    if (!shown.has(chosen)) shows[chosen](panels[chosen]);
+    if (!shown.has(chosen)) panels[chosen].show();
     shown.add(chosen);
   };
   list.addEventListener("keydown", (event) => {
@@ -41,5 +41,5 @@ export function makeTabs(list, panels, shows) {
   list.setAttribute("role", "tablist");
   list.append(...tabs);
   list.hidden = false;
-  choose(Math.max(0, panels.findIndex((panel) => `#${panel.id}` === location.hash)));
+  choose(Math.max(0, panels.findIndex(({ panel }) => `#${panel.id}` === location.hash)));
 }
