@@ -42,9 +42,12 @@ export function drawCells(canvas, rows, columns, [width, height], colour) {
   canvas.style.height = `${rows * height}px`;
   const context = canvas.getContext("2d");
   context.scale(sharp, sharp);
+  let last = null;
   for (let i = 0; i < rows; i++) {
     for (let j = 0; j < columns; j++) {
-      context.fillStyle = `rgb(${colour(i * columns + j).map(Math.round).join(" ")})`;
+      const found = colour(i * columns + j);
+      if (found !== last) context.fillStyle = `rgb(${found.map(Math.round).join(" ")})`;
+      last = found;
       context.fillRect(j * width, i * height, width - gap, height - gap);
     }
   }
@@ -54,12 +57,16 @@ export function drawCells(canvas, rows, columns, [width, height], colour) {
 export const bdi = (text) =>
   Object.assign(document.createElement("bdi"), { textContent: text });
 
-/** Write the tokens of a side as the items of a list. */
+/** Write the tokens of a side as the items of a list; items that stay are not made anew. */
 export function nameTokens(list, tokens) {
-  list.replaceChildren(...tokens.map((token) => {
-    const item = document.createElement("li");
-    item.append(bdi(token));
-    item.title = token;
-    return item;
-  }));
+  while (list.children.length > tokens.length) list.lastChild.remove();
+  tokens.forEach((token, i) => {
+    if (i === list.children.length) {
+      list.append(document.createElement("li"));
+      list.lastChild.append(bdi(""));
+    }
+    const item = list.children[i];
+    if (item.title === token) return;
+    item.title = item.firstChild.textContent = token;
+  });
 }

@@ -271,7 +271,7 @@ export function showAlignment(element, data) {
     const names = figure.querySelector(".names");
     if (names) {
       nameTokens(names, inputs);
-      names.children[at.key].classList.add("here");
+      [...names.children].forEach((item, i) => item.classList.toggle("here", i === at.key));
     }
     return figure.querySelector("p");
   };
