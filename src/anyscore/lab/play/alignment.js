@@ -1,12 +1,11 @@
 // The tab "Where does it look?": models that differ in their score answer one text.
 
-import { drawCells, heatColours, nameTokens, paintPixels } from "../../plot/heatmap.js";
+import { bdi, drawCells, heatColours, nameTokens, paintPixels } from "../../plot/heatmap.js";
 import { drawBars } from "./bars.js";
 import { Model, Task, ends } from "./model.js";
 import { oncePerFrame, whenLooksChange } from "./picture.js";
 import { SCORES } from "./scores.js";
-import { tokenLabel } from "./tokens.js";
-import { decimal, formula, percent } from "./words.js";
+import { decimal, formula, percent, tokenLabel, visible } from "./words.js";
 
 const HEAT_LEVELS = 254;
 const NARROWEST = 9; // pixels of a cell's side; maps stand below each other rather than be smaller
@@ -170,7 +169,7 @@ class AlignmentMap {
     drawCells(this.find("canvas"), this.steps.length, columns, this.size, (i) =>
       colours[Math.round(
         HEAT_LEVELS * Math.sqrt(this.steps[Math.floor(i / columns)].weights[i % columns]))]);
-    this.find(".reply bdi").textContent = this.text || "nothing";
+    this.find(".reply bdi").textContent = visible(this.text) || "nothing";
     const mark = this.find(".reply span"), right = this.text === target;
     mark.textContent = target === undefined ? "" : right ? "✓ right" : "✗ wrong";
     mark.className = right ? "right" : "wrong";
@@ -233,12 +232,12 @@ export function showAlignment(element, data) {
     const source = task.encode(tokens);
     for (const map of maps) map.answer(task, source, dialled("temperature"), dialled("sigma"));
     find(".verdict").textContent = tokens.length
-      ? verdictOn(Object.fromEntries(maps.map(({ title, text }) => [title, text])), target)
+      ? visible(verdictOn(Object.fromEntries(maps.map(({ title, text }) => [title, text])), target))
       : "Type a text, or choose an example.";
     const strange = [...new Set(tokens.filter((token) => !task.knows(token)))];
     find(".strange").hidden = !strange.length;
     find(".strange").textContent =
-      `The models have never seen ${strange.map((token) => `“${token}”`).join(", ")}.`;
+      `The models have never seen ${strange.map((token) => `“${tokenLabel(token, data.unit.source)}”`).join(", ")}.`;
     draw();
   };
   const draw = () => {
@@ -359,7 +358,7 @@ export function showAlignment(element, data) {
   field.addEventListener("input", answer);
   find(".examples").append("Examples: ", ...data.examples.slice(0, 3).map(({ source }) => {
     const button = Object.assign(document.createElement("button"), { type: "button" });
-    button.append(source);
+    button.append(bdi(visible(source)));
     button.addEventListener("click", () => ask(source));
     return button;
   }));

@@ -28,14 +28,6 @@ export function detokenise(tokens, unit) {
   }).join("");
 }
 
-/** Return how a token of a text is shown beside a heatmap. */
-export function tokenLabel(token, unit) {
-  const text = detokenise([token], unit);
-  if (/^\p{Z}$/u.test(text)) return "␣";
-  if (/^\p{C}$/u.test(text)) return `U+${text.codePointAt(0).toString(16).toUpperCase().padStart(4, "0")}`;
-  return /^\p{M}/u.test(text) ? `◌${text}` : text; // a mark needs a letter to sit on
-}
-
 /** Cut a chunk without spaces into words and marks; an apostrophe inside a word closes its left. */
 function pieces(chunk) {
   const runs = [];
