@@ -8,9 +8,11 @@ import { SCORES } from "./scores.js";
 import { decimal, formula, percent, tokenLabel, visible } from "./words.js";
 
 const HEAT_LEVELS = 254;
-const NARROWEST = 9; // pixels of a cell's side; maps stand below each other rather than be smaller
+const NARROWEST = 9; // pixels of a cell; maps stand below each other rather than have smaller ones
 const ROW = 15;
-const SIDE = 30; // pixels of the output's letters, and of the space between two maps
+const MARGIN = 22; // pixels of a map beside its cells and the output's tokens
+const LETTER = 8;
+const SMALLEST = 150; // pixels of a map
 
 /** Return the items in a random order, another one if there is another. */
 export function shuffledItems(items, random = Math.random) {
@@ -243,8 +245,10 @@ export function showAlignment(element, data) {
   const draw = () => {
     const room = find(".maps").clientWidth;
     if (!room) return; // another tab is in sight
-    const width = (across) => Math.floor((room / across - SIDE) / Math.max(1, inputs.length));
-    let across = maps.length;
+    const longest = Math.max(1, ...maps.flatMap(({ outputs }) => outputs.map((x) => x.length)));
+    const side = MARGIN + LETTER * Math.min(longest, 14);
+    const width = (across) => Math.floor((room / across - side) / Math.max(1, inputs.length));
+    let across = Math.min(maps.length, Math.max(1, Math.floor(room / SMALLEST)));
     while (across > 1 && width(across) < NARROWEST) across--;
     find(".maps").style.setProperty("--across", across);
     const cell = [Math.min(Math.max(width(across), NARROWEST), 2 * ROW), ROW];
@@ -342,10 +346,10 @@ export function showAlignment(element, data) {
     answer();
   };
   const sayDials = () => {
-    const tau = dialled("temperature"), sigmas = withSigma.map((map) =>
-      decimal(map.model.parameters.sigma * dialled("sigma")));
-    dials.temperature.nextElementSibling.textContent = decimal(tau);
-    dials.sigma.nextElementSibling.textContent = sigmas.join(", ");
+    const factor = dialled("sigma"), [first] = withSigma;
+    dials.temperature.nextElementSibling.textContent = decimal(dialled("temperature"));
+    dials.sigma.nextElementSibling.textContent = withSigma.length === 1
+      ? decimal(first.model.parameters.sigma * factor) : `× ${decimal(factor)}`;
     for (const dial of Object.values(dials)) {
       dial.setAttribute("aria-valuetext", dial.nextElementSibling.textContent);
     }
