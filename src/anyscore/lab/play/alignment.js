@@ -171,7 +171,7 @@ class AlignmentMap {
     drawCells(this.find("canvas"), this.steps.length, columns, this.size, (i) =>
       colours[Math.round(
         HEAT_LEVELS * Math.sqrt(this.steps[Math.floor(i / columns)].weights[i % columns]))]);
-    this.find(".reply bdi").textContent = visible(this.text) || "nothing";
+    this.find(".reply bdi").textContent = visible(this.text) || (columns ? "nothing" : "");
     const mark = this.find(".reply span"), right = this.text === target;
     mark.textContent = target === undefined ? "" : right ? "✓ right" : "✗ wrong";
     mark.className = right ? "right" : "wrong";

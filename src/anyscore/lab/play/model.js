@@ -144,14 +144,15 @@ export class Model {
    * that the model learned.
    *
    * Returns {keys, steps}: the keys' features, and for each step its token's number, the query's
-   * features, scores and weights. The last token is END unless the limit ended the output.
+   * features, scores and weights. The last token is END unless the limit ended the output. An empty
+   * source has no steps.
    */
   answer(source, limit, temperature = 1, parameters = this.parameters) {
     const values = this.encode(source);
     const keys = values.map((key) => this.score.key(key, parameters));
     const steps = [];
     let state = this.decoder.zeros, token = BEGIN;
-    while (steps.length < limit && token !== END) {
+    while (keys.length && steps.length < limit && token !== END) {
       state = this.decoder.step(token, state);
       const query = this.score.query(state, parameters);
       const scores = Float64Array.from(keys, (key) => this.score.score(query, key, parameters));
