@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page
+from playwright.sync_api import Page, expect
 
 SITE = Path(__file__).parents[3] / "build" / "site"
 PAGES = sorted(str(path.relative_to(SITE)) for path in SITE.rglob("*.html"))
@@ -27,7 +27,8 @@ def test_the_site_is_built() -> None:
 @pytest.mark.parametrize("name", WRITTEN)
 def test_axe_finds_nothing(open_file: Open, name: str) -> None:
     page = open_file(SITE / name)
-    found = Axe().run(page, options={"preload": False}).response  # files cannot be fetched
+    # Files cannot be fetched, nor sent messages: a page in a frame is read by itself.
+    found = Axe().run(page, options={"preload": False, "iframes": False}).response
     assert len(found["passes"]) > 10  # axe-core ran
     assert [f"{v['id']}: {v['nodes'][0]['html'][:200]}" for v in found["violations"]] == []
 
@@ -51,3 +52,26 @@ def test_search_finds_a_name(open_file: Open) -> None:
     page.goto(f"{(SITE / 'search.html').as_uri()}?q=LocationSensitive")
     page.wait_for_selector("#search-results li a", timeout=60_000)
     assert "LocationSensitive" in page.locator("#search-results").inner_text()
+
+
+def test_the_models_of_the_front_page_answer_a_date(open_file: Open) -> None:
+    """At least three of the five answer each date rightly; any other date may be a mistake."""
+    frame = open_file(SITE / "index.html").frame_locator("iframe")
+    for text, answer in [("30 mars 2024", "2024-03-30"), ("4. Juli 1995", "1995-07-04")]:
+        frame.get_by_label("Your text").fill(text)
+        expect(frame.get_by_text(answer, exact=True).nth(2)).to_be_visible()
+
+
+def test_the_front_page_is_small() -> None:
+    """The page with its frame is below 1 MB; the theme of the site is shared by all pages."""
+    assert sum((SITE / name).stat().st_size for name in ("index.html", "play.html")) < 1_000_000
+
+
+def test_the_front_page_reads_whole_without_a_script(open_file: Open) -> None:
+    page = open_file(SITE / "index.html", java_script_enabled=False)
+    expect(page.get_by_text("Attention with any scoring function")).to_be_visible()
+    expect(page.get_by_role("link", name="The page to play with, by itself")).to_be_visible()
+    expect(page.get_by_text("One call and one layer, in your framework.")).to_be_visible()
+    expect(
+        page.frame_locator("iframe").get_by_text("which is switched off here").first
+    ).to_be_visible()
