@@ -14,8 +14,10 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-LINK = re.compile(r"(!?)(\[[^\]]*\])\((?!https?:|mailto:|#)([^)\s]+)\)")
-"""A link or a picture of Markdown whose target is a file of the repository."""
+LINK = re.compile(
+    r"(!?)\[((?:[^\[\]]|\[[^\]]*\]\([^)]*\))*)\]\((?!https?:|mailto:|#)([^)\s]+)\)"
+)
+"""A link or a picture of Markdown whose target is a file of the repository; a link may hold one."""
 TABLE = "[project.optional-dependencies]\n"
 
 
@@ -27,7 +29,8 @@ def absolute(readme: str, repository: str, tag: str) -> str:
 
     def address(match: re.Match[str]) -> str:
         picture, text, target = match.groups()
-        return f"{picture}{text}({repository}/{'raw' if picture else 'blob'}/{tag}/{target})"
+        kind = "raw" if picture else "blob"
+        return f"{picture}[{LINK.sub(address, text)}]({repository}/{kind}/{tag}/{target})"
 
     return LINK.sub(address, readme)
 

@@ -28,7 +28,7 @@ BUDGETS = {
     "page-examples": (0, 60), "mxnet": (0, 40), "install-mxnet": (0, 70), "isas": (0, 50),
     "tensorflow": (0, 55), "keras-tensorflow": (0, 45), "keras-jax": (0, 35),
     "keras-torch": (0, 15), "torch-exports": (0, 45), "ray": (0, 20), "triton-oldest": (0, 5),
-    "play": (0, 110), "docs": (0, 15), "site": (0, 50),
+    "play": (0, 25), "docs": (0, 15), "site": (0, 50),
 }  # fmt: skip
 RUNS = "test", "test-daily"
 
