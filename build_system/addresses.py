@@ -14,9 +14,7 @@ import sys
 from pathlib import Path
 from urllib.parse import urlsplit
 
-LINK = re.compile(
-    r"(!?)\[((?:[^\[\]]|\[[^\]]*\]\([^)]*\))*)\]\((?!https?:|mailto:|#)([^)\s]+)\)"
-)
+LINK = re.compile(r"(!?)\[((?:[^\[\]]|\[[^\]]*\]\([^)]*\))*)\]\((?!https?:|mailto:|#)([^)\s]+)\)")
 """A link or a picture of Markdown whose target is a file of the repository; a link may hold one."""
 TABLE = "[project.optional-dependencies]\n"
 

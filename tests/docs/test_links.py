@@ -82,8 +82,8 @@ def test_a_folder_of_the_core_includes_files_of_lower_ones_alone() -> None:
 
 MAPS = (
     "backends backends/jax backends/reference backends/torch call functional functional/cache hf "
-    "kernels lab/play lab/prove lab/report lab/translate lab/verdict layers masks modifiers plot score "
-    "torch torch/pointers torch/speech"
+    "kernels lab/play lab/prove lab/report lab/translate lab/verdict layers masks modifiers plot "
+    "score torch torch/pointers torch/speech"
 )
 
 

@@ -161,6 +161,14 @@ def test_a_wheel_is_built_from_the_archive_alone(
     assert ("JAX: fused" in said) == ("jax" in packages), said
 
 
+def test_a_wheel_has_the_parts_of_pages(wheel: Path) -> None:
+    kinds = {".js", ".css", ".html", ".j2"}
+    parts = [path for path in (ROOT / "src/anyscore").rglob("*") if path.suffix in kinds]
+    assert {"play.js", "theme.css", "explorer.html", "play.html.j2"} <= {x.name for x in parts}
+    with zipfile.ZipFile(wheel) as opened:
+        assert {str(path.relative_to(ROOT / "src")) for path in parts} <= {*opened.namelist()}
+
+
 def test_a_wheel_has_the_notices_of_others(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as opened:
         names = opened.namelist()
