@@ -102,7 +102,6 @@ def compare(folder: Path, unit: Any) -> None:
             np.testing.assert_allclose(other["scores"], before, rtol=0, atol=1e-5 * (1 + largest))
 
 
-@pytest.mark.every_score
 def test_it_answers_as_pytorch_with_every_score(tmp_path: Path) -> None:
     """Texts are of one character, unknown, combining, astral, and longer than any of training."""
     compare(reversing(tmp_path, "character", list(SCORES)), "character")
