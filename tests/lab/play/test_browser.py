@@ -82,17 +82,18 @@ def percent(weight: float) -> str:
 
 def bars(page: Page, chart: str) -> list[float]:
     """Return the length of each bar as a share of the chart's height."""
-    return page.locator(f"[data-chart='{chart}'] .chart li").evaluate_all(
+    lengths: list[float] = page.locator(f"[data-chart='{chart}'] .chart li").evaluate_all(
         "bars => bars.map(({style}) => style.getPropertyValue('--to')"
         " - style.getPropertyValue('--from'))"
     )
+    return lengths
 
 
 def test_every_key_gets_the_answers_and_weights_of_pytorch(open_play: Open, run: Path) -> None:
     page = open_play()
     page.locator("#play-text").fill("")
-    for key in "dac":
-        page.locator("#play-text").press(key)
+    for letter in "dac":
+        page.locator("#play-text").press(letter)
     wanted = answers(run, "dac")
     expect(page.locator(".map h3")).to_have_text([SCORES[name] for name in wanted])
     assert texts(page) == [x.text or "nothing" for x in wanted.values()]
@@ -108,7 +109,7 @@ def test_every_key_gets_the_answers_and_weights_of_pytorch(open_play: Open, run:
                 title, said = chosen(page)
                 assert title.startswith(f"{SCORES[name]}, output {step + 1} of {len(weights)}: ")
                 assert said.endswith(
-                    f"You chose “{'dac'[key]}” (character {key + 1}): "
+                    f"You chose “{'dac'[key]}” (place {key + 1}): "
                     f"{percent(weights[step, key])}."
                 )
             torch.testing.assert_close(
@@ -131,7 +132,7 @@ def test_a_step_is_chosen_in_all_maps(open_play: Open, run: Path) -> None:
     page.mouse.move(box["x"] + box["width"] * 0.6, box["y"] + box["height"] * 1.5 / rows)
     title, said = chosen(page)
     assert title.startswith(f"Gaussian, output 2 of {rows}")
-    assert "You chose “c” (character 3)" in said
+    assert "You chose “c” (place 3)" in said
     for look, answer in zip(looks(page), wanted.values(), strict=True):
         weights = answer.answer.weights[1]
         token = [*answer.answer.tokens, "⏎"][1]
@@ -292,7 +293,7 @@ def test_a_tap_chooses_a_cell_on_a_phone(open_play: Open) -> None:
     page.touchscreen.tap(box["x"] + 3, box["y"] + 3)
     title, said = chosen(page)
     assert title.startswith("Additive, output 1 of ")
-    assert "You chose “d” (character 1)" in said
+    assert "You chose “d” (place 1)" in said
 
 
 def test_the_theme_repaints_the_maps(open_play: Open) -> None:
