@@ -4,7 +4,7 @@ import { bdi, paintPixels } from "../../plot/heatmap.js";
 import { AlignmentMap, cellColours, placeOfMost } from "./alignment_map.js";
 import { perturbed, shuffledText } from "./changes.js";
 import { Task } from "./model.js";
-import { oncePerFrame, whenLooksChange } from "./picture.js";
+import { oncePerFrame, whenColoursChange } from "./picture.js";
 import { SCORES } from "./scores.js";
 import { STEP, showStep } from "./step.js";
 import { decimal, tokenLabel, visible } from "./words.js";
@@ -208,10 +208,12 @@ export function showAlignment(element, data) {
   element.addEventListener("click", ({ target: button }) => does[button.dataset.do]?.());
   for (const dial of Object.values(dials)) dial.addEventListener("input", turned);
 
-  whenLooksChange(find(".maps"), oncePerFrame(() => {
+  const later = oncePerFrame(draw);
+  new ResizeObserver(later).observe(find(".maps"));
+  whenColoursChange(() => {
     colours = cellColours();
-    draw();
-  }));
+    later();
+  });
   field.value = data.examples[0]?.source ?? "";
   turned();
   const { steps } = maps[0], middle = Math.floor(steps.length / 2);
