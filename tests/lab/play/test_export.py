@@ -149,7 +149,7 @@ def test_models_that_are_too_large_are_refused(run: Path, monkeypatch: Any) -> N
 @pytest.mark.parametrize(
     ("options", "why"),
     [
-        (["abc"], "visitors of the page type the sources; leave out SOURCE"),
+        (["abc"], "visitors of the page type the sources; leave out TEXT"),
         (["--json", "--beam", 2], "leave out --beam and --json"),
         (["--html", "x.html", "--png", "x.png", "--no-attention"], "--attention, --png and --html"),
         (["--score", "dot"], "has trials of additive, gaussian and scaled_dot, none of dot"),

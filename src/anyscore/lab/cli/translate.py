@@ -104,7 +104,7 @@ def translate(
         pictures.check_place("--html", html)
         if play is not None:
             given = {
-                "SOURCE": text is not None,
+                "TEXT": text is not None,
                 "--beam": beam > 1,
                 "--attention": attention is not None,
                 "--png": png is not None,
