@@ -109,8 +109,7 @@ def test_every_key_gets_the_answers_and_weights_of_pytorch(open_play: Open, run:
                 title, said = chosen(page)
                 assert title.startswith(f"{SCORES[name]}, output {step + 1} of {len(weights)}: ")
                 assert said.endswith(
-                    f"You chose “{'dac'[key]}” (place {key + 1}): "
-                    f"{percent(weights[step, key])}."
+                    f"You chose “{'dac'[key]}” (place {key + 1}): {percent(weights[step, key])}."
                 )
             torch.testing.assert_close(
                 torch.tensor(bars(page, "weights")), weights[step], rtol=0, atol=1e-4
