@@ -141,7 +141,8 @@ export function showAlignment(element, data) {
     const pointed = (event) => {
       const box = cells.getBoundingClientRect(), [width, height] = map.size;
       const step = Math.floor((event.clientY - box.top) / height);
-      look({ map: i, step, key: Math.floor((event.clientX - box.left) / width) });
+      const key = Math.floor((event.clientX - box.left) / width);
+      if (at.map !== i || at.step !== step || at.key !== key) look({ map: i, step, key });
     };
     cells.addEventListener("pointermove", (event) => {
       if (event.pointerType !== "touch") pointed(event);
