@@ -195,15 +195,16 @@ $(OLDEST:%=oldest-%): oldest-%: .venv/oldest-%/made  ## a sample with the oldest
 clean:
 	rm -rf .venv build dist third_party .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
-# The models of the documentation's front page, which train for a minute, and the page that runs them.
-ON_FRONT = $(PYTHON) tests/processor_seconds.py run play $(BIN)/anyscore
-build/play/run/report.html: .venv/dev $(wildcard src/anyscore/lab/data/*.py src/anyscore/lab/train/*.py)
-	rm -rf $(@D)
-	$(ON_FRONT) compare --scores scaled_dot,bilinear,gaussian,additive,gatv2 --seeds 1 --no-rates --quiet --out $(@D)
+# The front page of the documentation runs models, which train for a minute.
+PLAY = $(PYTHON) tests/processor_seconds.py run play $(BIN)/anyscore
+build/play/trained: $(wildcard src/anyscore/lab/data/*.py src/anyscore/lab/train/*.py) | .venv/dev
+	rm -rf $(@D)/run
+	$(PLAY) compare --scores scaled_dot,bilinear,gaussian,additive,gatv2 --seeds 1 --no-rates --quiet --out $(@D)/run
+	touch $@
 
-build/play/page/play.html: build/play/run/report.html $(wildcard src/anyscore/lab/play/* src/anyscore/plot/*)
+build/play/page/play.html: build/play/trained $(wildcard src/anyscore/lab/play/* src/anyscore/plot/*)
 	mkdir -p $(@D)
-	$(ON_FRONT) translate $(<D) --play $@
+	$(PLAY) translate build/play/run --play $@
 
 # A file says what has been installed beside it, from these sources of the C++ core.
 INSTALLED = $(PYTHON) tests/processor_seconds.py run install $(BIN)/pip install $(QUIET)
