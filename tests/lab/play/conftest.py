@@ -19,7 +19,9 @@ def open_tab(open_file: Callable[..., Page], tmp_path: Path) -> Callable[..., Pa
 
     def opened(module: str, show: str, **options: Any) -> Page:
         folder = files("anyscore.lab.play")
-        style = "".join(folder.joinpath(f"{x}.css").read_text() for x in ("plane", "proofs"))
+        style = "".join(
+            folder.joinpath(f"{x}.css").read_text() for x in ("play", "plane", "proofs")
+        )
         body = '<main><h1>Play</h1><button id="theme" hidden></button><div id="tab"></div></main>'
         script = f'{joined_modules(f"lab/play/{module}")}{show}(document.getElementById("tab"));\n'
         path = tmp_path / "tab.html"

@@ -156,7 +156,7 @@ def most(page: Page, score: str) -> str:
 def point(page: Page, name: str) -> tuple[float, float]:
     """Return the coordinates on the button of a point."""
     text = page.locator(".points button", has_text=name).inner_text().replace("\u2212", "-")
-    x, y = re.findall(r"-?\d+\.\d", text)
+    x, y = re.findall(r"-?\d+\.\d+", text)
     return float(x), float(y)
 
 
@@ -182,7 +182,7 @@ def test_dragging_a_point_on_any_picture_moves_it_on_all(open_plane: Open) -> No
     page.mouse.down()
     page.mouse.move(picture["x"] + picture["width"] * 0.4, picture["y"] + picture["height"] / 4)
     page.mouse.up()
-    expect(page.locator(".points button").first).to_have_text("Query (\u22120.6, 1.5)")
+    expect(page.locator(".points button").first).to_have_text("Query (\u22120.60, 1.50)")
     assert point(page, "Query") == (-0.6, 1.5)
     expect(page.locator("[data-score=dot] .bars .most b")).to_have_text("A")
     assert most(page, "gaussian") == "A"
@@ -195,7 +195,9 @@ def test_a_point_stays_in_the_picture(open_plane: Open) -> None:
     page.locator(".points button", has_text="Key C").focus()
     for _ in range(30):
         page.keyboard.press("Shift+ArrowRight")
-    expect(page.locator(".points button", has_text="Key C")).to_have_text("Key C (3.0, \u22120.4)")
+    expect(page.locator(".points button", has_text="Key C")).to_have_text(
+        "Key C (3.00, \u22120.40)"
+    )
 
 
 def test_a_finger_drags(open_plane: Open) -> None:
@@ -205,28 +207,28 @@ def test_a_finger_drags(open_plane: Open) -> None:
     assert handle.evaluate("e => getComputedStyle(e).touchAction") == "none"
     box = handle.bounding_box()
     assert box is not None
-    x, y = box["x"] + box["width"] / 2, box["y"] + box["height"] / 2
+    x, y = box["x"] + box["width"] / 2 - 5, box["y"] + box["height"] / 2 + 7
     before = point(page, "Key D")
     client = page.context.new_cdp_session(page)
     for kind, dx in (("touchStart", 0), ("touchMove", 20), ("touchMove", 40), ("touchEnd", None)):
         touches = [] if dx is None else [{"x": x + dx, "y": y}]
         client.send("Input.dispatchTouchEvent", {"type": kind, "touchPoints": touches})
     expect(page.locator(".points button", has_text="Key D")).not_to_have_text(
-        f"Key D ({before[0]}, {before[1]})".replace("-", "\u2212")
+        f"Key D ({before[0]:.2f}, {before[1]:.2f})".replace("-", "\u2212")
     )
     assert point(page, "Key D")[0] > before[0] + 0.5
-    assert point(page, "Key D")[1] == before[1]
+    assert point(page, "Key D")[1] == before[1]  # the finger was beside the point's middle
 
 
 def test_by_keyboard_and_aloud(open_plane: Open) -> None:
     page = open_plane()
-    query = page.get_by_role("button", name="Query (0.8, 0.8)")
+    query = page.get_by_role("button", name="Query (0.80, 0.80)")
     query.focus()
     for key in ("ArrowUp", "ArrowLeft", "Shift+ArrowDown"):
         page.keyboard.press(key)
-    expect(page.locator(".points button").first).to_have_text("Query (0.7, 0.4)")
+    expect(page.locator(".points button").first).to_have_text("Query (0.70, 0.40)")
     told = page.locator("[data-told]")
-    expect(told).to_contain_text("Query at x 0.7, y 0.4. Most weight: Dot product C ")
+    expect(told).to_contain_text("Query at x 0.70, y 0.40. Most weight: Dot product C ")
     expect(told).to_contain_text("Additive B ")
 
 
@@ -243,7 +245,7 @@ def test_lessons_and_temperature(open_plane: Open) -> None:
     slider = page.get_by_role("slider", name="Temperature")
     slider.focus()
     page.keyboard.press("End")
-    expect(page.locator(".slider output")).to_have_text("4.00")
+    expect(page.locator(".dial output")).to_have_text("4.00")
     assert shares(page, "dot") != before
     assert most(page, "dot") == "B"
 

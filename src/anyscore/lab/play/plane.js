@@ -3,6 +3,7 @@
 import { GRID, oncePerFrame, Picture, roundLevels, whenColoursChange } from "./picture.js";
 import { pointName, Points } from "./points.js";
 import { SCORES, softmax } from "./scores.js";
+import { decimal, formula, percent } from "./words.js";
 
 // Hidden layers with a pair of units for each feature. With u = k − q, the pair is
 // tanh(u + 1) − tanh(u − 1), a ridge, or LeakyReLU(u) + LeakyReLU(−u) = 0.8 |u|, a fold.
@@ -110,17 +111,21 @@ export const LESSONS = {
   },
 };
 
-/** Return a formula as HTML: "W_q" has a subscript. */
-export const withSubscripts = (formula) => formula.replace(/_(\w)/g, "<sub>$1</sub>");
-
-/** Return the formula of a score and the parameters that are set, as HTML. */
+/** Return the formula of a score and the parameters that are set. */
 export const formulaOf = (name) =>
-  withSubscripts([SCORES[name].formula, VIEWS[name].set].filter(Boolean).join(", "));
+  [SCORES[name].formula, VIEWS[name].set].filter(Boolean).join(", ");
+
+/** Write the formulas of all elements that name one. */
+export function writeFormulas(element) {
+  for (const place of element.querySelectorAll("[data-formula]")) {
+    place.append(...formula(place.dataset.formula));
+  }
+}
 
 const view = (name) => `
 <section class="view" data-score="${name}" aria-labelledby="plane-${name}">
 <h3 id="plane-${name}">${SCORES[name].title}</h3>
-<p class="formula">${formulaOf(name)}</p>
+<p class="formula" data-formula="${formulaOf(name)}"></p>
 <div class="picture"><canvas aria-hidden="true"></canvas></div>
 <ul class="bars"></ul>
 <p class="says">${VIEWS[name].says}</p>
@@ -152,7 +157,7 @@ of equal score; the scores of neighbouring lines differ by 1, or by more where l
 <p class="lesson" role="status"></p>
 <div class="controls">
 <ul class="points" aria-label="Points; arrow keys move them, with Shift by larger steps"></ul>
-<label class="slider">Temperature <input type="range" min="-2" max="2" step="0.05" value="0"
+<label class="dial">Temperature <input type="range" min="-2" max="2" step="0.05" value="0"
 aria-describedby="temperature-says"> <output></output></label>
 <p class="how" id="temperature-says">Scores are divided by the temperature before the softmax. It
 changes how even the weights are, and no ranking.</p>
@@ -166,14 +171,13 @@ LeakyReLU(u) + LeakyReLU(−u) = 0.8 |u|, a fold.</p>
 <div class="units">${unitsOf("additive")}${unitsOf("gatv2")}</div>
 </details>`;
 
-const percentOf = (weight) => `${Math.round(100 * weight)}\u00a0%`;
-
 /** Show the tab in an element. */
 export function showPlane(element) {
   element.classList.add("plane");
   element.innerHTML = FRAME;
+  writeFormulas(element);
   const find = (selector) => element.querySelector(selector);
-  const slider = find(".slider input");
+  const slider = find(".dial input");
   let lesson = LESSONS.between, keys = null, told = 0;
 
   const views = [...element.querySelectorAll(".view")].map((section) => {
@@ -186,7 +190,7 @@ export function showPlane(element) {
     const { places, active } = points, temperature = 2 ** slider.value;
     points.show();
     keys = names.map((name) => places[name]);
-    find(".slider output").textContent = temperature.toFixed(2);
+    find(".dial output").textContent = decimal(temperature);
     for (const { name, picture, list } of views) {
       if (!picture.wanted(active !== null)) continue;
       const { weights, values, shares, half } = seen(name, places.query, keys, temperature);
@@ -207,7 +211,7 @@ export function showPlane(element) {
       const most = weights.indexOf(Math.max(...weights));
       [...list.children].forEach((item, j) => {
         item.style.setProperty("--weight", weights[j]);
-        item.lastChild.textContent = percentOf(weights[j]);
+        item.lastChild.textContent = percent(weights[j]);
         item.classList.toggle("most", j === most);
       });
     }
@@ -218,11 +222,11 @@ export function showPlane(element) {
   const tell = (name) => {
     clearTimeout(told);
     told = setTimeout(() => {
-      const [x, y] = points.places[name].map((v) => v.toFixed(1));
+      const [x, y] = points.places[name].map(decimal);
       const most = Object.keys(VIEWS).map((score) => {
         const { weights } = seen(score, points.places.query, keys, 2 ** slider.value);
         const j = weights.indexOf(Math.max(...weights));
-        return `${SCORES[score].title} ${names[j]} ${percentOf(weights[j])}`;
+        return `${SCORES[score].title} ${names[j]} ${percent(weights[j])}`;
       });
       find("[data-told]").textContent =
         `${pointName(name)} at x ${x}, y ${y}. Most weight: ${most.join("; ")}.`;

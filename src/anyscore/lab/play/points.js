@@ -1,12 +1,12 @@
 // Points of the plane that a visitor moves: by pointer on any picture, by arrow keys on a button.
 
 import { REACH } from "./picture.js";
+import { decimal } from "./words.js";
 
 const ARROWS = {
   ArrowLeft: [-1, 0], ArrowRight: [1, 0], ArrowUp: [0, 1], ArrowDown: [0, -1],
 };
 const bounded = (x) => Math.min(REACH, Math.max(-REACH, Math.round(100 * x) / 100));
-const signed = (x) => x.toFixed(1).replace("-", "\u2212");
 
 /** Put a mark at a point of the element that shows the plane; its text is beside the point. */
 export function put(mark, [x, y]) {
@@ -69,18 +69,25 @@ export class Points {
       handle.setAttribute("aria-hidden", "true"); // buttons are for those who do not see
       handle.dataset.point = name;
       if (name !== "query") handle.textContent = name;
+      let grip = [0, 0]; // from the pointer to the point, so that the point does not jump
+      const at = (event) => {
+        const box = element.getBoundingClientRect();
+        return [
+          REACH * (2 * (event.clientX - box.left) / box.width - 1),
+          REACH * (1 - 2 * (event.clientY - box.top) / box.height),
+        ];
+      };
       handle.addEventListener("pointerdown", (event) => {
         handle.setPointerCapture(event.pointerId);
+        const [x, y] = at(event), place = this.places[name];
+        grip = [place[0] - x, place[1] - y];
         this.hold(name);
         event.preventDefault();
       });
       handle.addEventListener("pointermove", (event) => {
         if (!handle.hasPointerCapture(event.pointerId)) return;
-        const box = element.getBoundingClientRect();
-        this.move(
-          name,
-          REACH * (2 * (event.clientX - box.left) / box.width - 1),
-          REACH * (1 - 2 * (event.clientY - box.top) / box.height));
+        const [x, y] = at(event);
+        this.move(name, x + grip[0], y + grip[1]);
       });
       handle.addEventListener("lostpointercapture", () => this.hold(null));
       element.append(handle);
@@ -93,7 +100,7 @@ export class Points {
     for (const { name, handle } of this.handles) put(handle, this.places[name]);
     for (const { name, button } of this.buttons) {
       const [x, y] = this.places[name];
-      button.textContent = `${pointName(name)} (${signed(x)}, ${signed(y)})`;
+      button.textContent = `${pointName(name)} (${decimal(x)}, ${decimal(y)})`;
     }
   }
 }

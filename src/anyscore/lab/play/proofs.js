@@ -1,9 +1,10 @@
 // Tab 3, "Two proofs": the dictionary that GAT cannot look up, and the middle of a line.
 
 import { GRID, oncePerFrame, Picture, REACH, whenColoursChange } from "./picture.js";
-import { formulaOf, keyFeatures, scoresOf, withSubscripts } from "./plane.js";
+import { formulaOf, keyFeatures, scoresOf, writeFormulas } from "./plane.js";
 import { Points, put } from "./points.js";
 import { SCORES, softmax } from "./scores.js";
+import { decimal } from "./words.js";
 
 const EVEN = 1e-9; // scores closer than this are a tie
 
@@ -121,7 +122,7 @@ const MIDDLE = {
 
 const heatTable = (name, title) => `
 <figure class="lookup" data-lookup="${name}">
-<figcaption><h4>${withSubscripts(title)}</h4></figcaption>
+<figcaption><h4 data-formula="${title}"></h4></figcaption>
 <table class="heat"><thead><tr><th scope="col"><span class="unseen">query</span></th>${WORDS.map(
     (word) => `<th scope="col">${word}<br><span class="value"></span></th>`).join("")}</tr></thead>
 <tbody>${WORDS.map((word) => `<tr><th scope="row">${word}</th>${
@@ -131,13 +132,13 @@ const heatTable = (name, title) => `
 </figure>`;
 
 const weightSlider = (name, label, value) => `
-<label class="slider"><span>${withSubscripts(label)}</span> <input type="range" min="-2" max="2" step="0.05" value="${value}"
+<label class="dial"><span data-formula="${label}"></span> <input type="range" min="-2" max="2" step="0.05" value="${value}"
 name="${name}"> <output></output></label>`;
 
 const onLine = (name) => `
 <section class="view" data-score="${name}" aria-labelledby="line-${name}">
 <h4 id="line-${name}">${SCORES[name].title}</h4>
-<p class="formula">${formulaOf(name)}</p>
+<p class="formula" data-formula="${formulaOf(name)}"></p>
 <div class="picture"><canvas aria-hidden="true"></canvas></div>
 <svg class="along" viewBox="0 0 ${WIDTH} ${HEIGHT}" aria-hidden="true"><polyline/>${LINE.map((_, j) => {
     const x = EDGE + j * (WIDTH - 2 * EDGE) / 4;
@@ -202,6 +203,7 @@ const whole = (weight) => String(Math.round(100 * weight));
 export function showProofs(element) {
   element.classList.add("proofs");
   element.innerHTML = PROOFS;
+  writeFormulas(element);
   showDictionary(element.querySelector("[aria-labelledby='dictionary-title']"));
   showLine(element.querySelector("[aria-labelledby='line-title']"));
 }
@@ -248,7 +250,7 @@ function showDictionary(element) {
   };
   const draw = () => {
     for (const slider of sliders) {
-      slider.nextElementSibling.textContent = Number(slider.value).toFixed(2).replace("-", "\u2212");
+      slider.nextElementSibling.textContent = decimal(Number(slider.value));
     }
     fill(tables[0], dictionaryScores(values, currentGat()));
     fill(tables[1], dictionaryScores(values, LOOKS_UP));
