@@ -15,7 +15,7 @@ export const GRID = Array.from({ length: NODES * NODES }, (_, at) =>
 /**
  * Call segment(x, y, x', y') for each piece of each level set of values on the grid.
  *
- * A level set crosses the side of a cell where linear interpolation between two nodes has the level.
+ * A level set crosses a side of a cell where linear interpolation between two nodes has the level.
  * Cells with a value that is NaN are left out.
  */
 export function contours(values, levels, segment) {
@@ -72,7 +72,8 @@ let pens = null; // {name: CSS colour}, of the theme
 let shades = null; // DARKEST + 1 colours
 
 function readTheme() {
-  pens = Object.fromEntries(PENS.map((name) => [name, `rgb(${themeColour(`--${name}`).join(" ")})`]));
+  pens = Object.fromEntries(
+    PENS.map((name) => [name, `rgb(${themeColour(`--${name}`).join(" ")})`]));
   shades = heatColours(DARKEST);
 }
 

@@ -52,7 +52,7 @@ export const VIEWS = {
   },
   gatv2: {
     p: { ...FOLDS, ...SCORES.gatv2.fixed(2) },
-    says: "Each unit folds the plane once. Four folds make diamonds around the query.",
+    says: "Two units fold the plane along each feature: diamonds around the query.",
   },
 };
 
@@ -63,7 +63,8 @@ export const keyFeatures = (name, places) =>
 /** Return the scores of a query (2) and the features of keys, divided by the temperature. */
 export function scoresOf(name, query, features, temperature = 1) {
   const { p, with1 } = VIEWS[name], score = SCORES[name];
-  const a = score.query(with1 ? [...query, 1] : query, p), scores = new Float64Array(features.length);
+  const a = score.query(with1 ? [...query, 1] : query, p);
+  const scores = new Float64Array(features.length);
   for (let j = 0; j < scores.length; j++) scores[j] = score.score(a, features[j], p) / temperature;
   return scores;
 }
@@ -73,8 +74,8 @@ const grids = new Map();
 /**
  * Return the picture of a score: its values on the grid, the weights of the keys, and the shares.
  *
- * half: log Σ exp of the keys' scores. shares: the weight that a further key would get at each node,
- * exp(s) / (exp(s) + Σ exp(s_key)); one half where its score is `half`.
+ * half: log Σ exp of the keys' scores. shares: the weight that a further key would get at each
+ * node, exp(s) / (exp(s) + Σ exp(s_key)); one half where its score is `half`.
  */
 export function seen(name, query, keys, temperature = 1) {
   if (!grids.has(name)) grids.set(name, keyFeatures(name, GRID));
@@ -106,8 +107,8 @@ export const LESSONS = {
   distance: {
     title: "A distance",
     places: { query: [0.8, 0.5], A: [1.3, -0.3], B: [2.5, 1.7], C: [-0.9, 1.7], D: [-1.8, -1.1] },
-    says: "A is near the query, and B is far out in its direction. A dot product prefers B. For a "
-      + "distance only near keys count, however long they are and wherever the origin is.",
+    says: "A is near the query, and B is far out in its direction. A dot product prefers B. A "
+      + "distance asks how near a key is; its length and the place of the origin do not count.",
   },
 };
 
@@ -139,24 +140,26 @@ const unitsOf = (name) => {
   const rows = w_v.map((w, unit) => `<tr><th scope="row">${unit + 1}</th>`
     + `${cells(W_q, with1 ? 3 : 2, unit)}${cells(W_k, 2, unit)}<td>${number(w)}</td></tr>`);
   return `<table><caption>${SCORES[name].title}</caption><thead>
-<tr><th scope="col">unit</th><th scope="colgroup" colspan="${with1 ? 3 : 2}">W<sub>q</sub>, for x, y${with1 ? ", 1" : ""}</th>
+<tr><th scope="col">unit</th>
+<th scope="colgroup" colspan="${with1 ? 3 : 2}">W<sub>q</sub>, for x, y${with1 ? ", 1" : ""}</th>
 <th scope="colgroup" colspan="2">W<sub>k</sub>, for x, y</th><th scope="col">w</th></tr>
 </thead><tbody>${rows.join("")}</tbody></table>`;
 };
 
 const FRAME = `
 <h2>Draw a score</h2>
-<p class="lead">Each picture is the plane as one score sees it. The diamond is the query, the discs are
-keys: a larger disc has more weight. Drag them on any picture. A key added where the ground has
-more colour would get more weight, and half of all weight on the thick line. Thin lines join places
-of equal score; the scores of neighbouring lines differ by 1, or by more where lines would be dense.
-</p>
+<p class="lead">Each picture is the plane as one score sees it. The diamond is the query, the discs
+are keys: a larger disc has more weight. Drag them on any picture, or choose one by its button and
+press arrow keys, with Shift for larger steps. A key added where the ground has more colour would
+get more weight, and half of all weight on the thick line. Thin lines join places of equal score;
+the scores of neighbouring lines differ by 1, or by more where lines would be dense.</p>
 <div class="lessons" role="group" aria-label="Lessons">${Object.entries(LESSONS).map(
-    ([name, { title }]) => `<button type="button" data-lesson="${name}">${title}</button>`).join("")}
+    ([name, { title }]) =>
+      `<button type="button" data-lesson="${name}">${title}</button>`).join("")}
 </div>
 <p class="lesson" role="status"></p>
 <div class="controls">
-<ul class="points" aria-label="Points; arrow keys move them, with Shift by larger steps"></ul>
+<ul class="points" aria-label="Points"></ul>
 <label class="dial">Temperature <input type="range" min="-2" max="2" step="0.05" value="0"
 aria-describedby="temperature-says"> <output></output></label>
 <p class="how" id="temperature-says">Scores are divided by the temperature before the softmax. It
@@ -182,7 +185,8 @@ export function showPlane(element) {
 
   const views = [...element.querySelectorAll(".view")].map((section) => {
     const list = section.querySelector(".bars");
-    return { name: section.dataset.score, list, picture: new Picture(section.querySelector(".picture"), () => later()) };
+    const picture = new Picture(section.querySelector(".picture"), () => later());
+    return { name: section.dataset.score, list, picture };
   });
   const names = ["A", "B", "C", "D"];
 

@@ -84,7 +84,7 @@ export function regionsOf(name) {
   return { winning: all.map(winner), borders };
 }
 
-/** Return the node of a region farthest from other regions and the edge; undefined for no region. */
+/** Return the node of a region that is farthest from all borders; undefined for no region. */
 export function middleOf(winning, key) {
   const others = GRID.filter((_, at) => winning[at] !== key);
   let best = 0, middle;
@@ -132,15 +132,16 @@ const heatTable = (name, title) => `
 </figure>`;
 
 const weightSlider = (name, label, value) => `
-<label class="dial"><span data-formula="${label}"></span> <input type="range" min="-2" max="2" step="0.05" value="${value}"
-name="${name}"> <output></output></label>`;
+<label class="dial"><span data-formula="${label}"></span> <input type="range" name="${name}"
+min="-2" max="2" step="0.05" value="${value}"> <output></output></label>`;
 
 const onLine = (name) => `
 <section class="view" data-score="${name}" aria-labelledby="line-${name}">
 <h4 id="line-${name}">${SCORES[name].title}</h4>
 <p class="formula" data-formula="${formulaOf(name)}"></p>
 <div class="picture"><canvas aria-hidden="true"></canvas></div>
-<svg class="along" viewBox="0 0 ${WIDTH} ${HEIGHT}" aria-hidden="true"><polyline/>${LINE.map((_, j) => {
+<svg class="along" viewBox="0 0 ${WIDTH} ${HEIGHT}" aria-hidden="true"><polyline/>${LINE.map(
+  (_, j) => {
     const x = EDGE + j * (WIDTH - 2 * EDGE) / 4;
     return `<circle cx="${x}" r="3.5"/><text x="${x}" y="${HEIGHT - 3}">${j + 1}</text>`;
   }).join("")}</svg>
@@ -156,10 +157,11 @@ const PROOFS = `
 its value. The score should find the key of the query’s word. Each row of a table is a query, and
 holds its weights in percent; a frame marks the largest.</p>
 <p class="theorem"><b>Theorem.</b> GAT ranks the keys in one order for all queries, since LeakyReLU
-rises and a<sub>q</sub>·q adds the same number to every key. <cite>Brody, Alon and Yahav 2022, How attentive
-are graph attention networks?, theorem 1 and section 4.1</cite></p>
+rises and a<sub>q</sub>·q adds the same number to every key. <cite>Brody, Alon and Yahav 2022, How
+attentive are graph attention networks?, theorem 1 and section 4.1</cite></p>
 <fieldset class="words"><legend>Look up</legend>${WORDS.map((word, i) => `<label><input type="radio"
-name="looked-up" value="${i}"${i === 2 ? " checked" : ""}> ${word}</label>`).join("")}<button type="button" data-do="shuffle">New dictionary</button></fieldset>
+name="looked-up" value="${i}"${i === 2 ? " checked" : ""}> ${word}</label>`).join("")}
+<button type="button" data-do="shuffle">New dictionary</button></fieldset>
 <div class="lookups">
 <div>
 ${heatTable("gat", "GAT: LeakyReLU(a_q·q + a_k·k)")}
@@ -174,22 +176,23 @@ ${weightSlider("a_value", "a_k, of the key’s value", -0.35)}
 </div>
 <div>
 ${heatTable("gatv2", "GATv2: w·LeakyReLU(W_q q + W_k k)")}
-<p class="how">Two units suffice, and no training. With x for the number of a word, in the order of the
-alphabet, the units are LeakyReLU(x<sub>k</sub> − x<sub>q</sub>) and LeakyReLU(x<sub>q</sub> − x<sub>k</sub>), with w = −5
-for both. The score is −4 |x<sub>k</sub> − x<sub>q</sub>|: it is largest at the same word.</p>
+<p class="how">Two units suffice, and no training. With x for the number of a word, in the order of
+the alphabet, the units are LeakyReLU(x<sub>k</sub> − x<sub>q</sub>) and
+LeakyReLU(x<sub>q</sub> − x<sub>k</sub>), with w = −5 for both. The score is
+−4 |x<sub>k</sub> − x<sub>q</sub>|: it is largest at the same word.</p>
 </div>
 </div>
 </section>
 <section aria-labelledby="line-title">
 <h3 id="line-title">The middle of a line</h3>
-<p class="lead">Five keys stand on a line. Drag the query, the diamond, or move it by arrow keys. Which
-keys can ever get the most weight? Below each picture are the scores along the line. “Try every
-query” parts the plane by the key that wins, and writes its number there.</p>
-<p class="theorem"><b>Theorem.</b> A score that is linear in the key is linear along the line, so its
-largest value is at an end, for any query. <cite>Brody, Alon and Yahav 2022, How attentive are graph
-attention networks?, appendix E.2</cite></p>
+<p class="lead">Five keys stand on a line. Drag the query, the diamond, or choose its button and
+press arrow keys. Which keys can ever get the most weight? Below each picture are the scores along
+the line. “Try every query” parts the plane by the key that wins, and writes its number there.</p>
+<p class="theorem"><b>Theorem.</b> A score that is linear in the key is linear along the line, so
+its largest value is at an end, for any query. <cite>Brody, Alon and Yahav 2022, How attentive are
+graph attention networks?, appendix E.2</cite></p>
 <div class="controls">
-<ul class="points" aria-label="Points; arrow keys move them, with Shift by larger steps"></ul>
+<ul class="points" aria-label="Points"></ul>
 <button type="button" data-do="all" aria-pressed="false">Try every query</button>
 <button type="button" data-do="forget">Start again</button>
 </div>
@@ -226,7 +229,9 @@ function showDictionary(element) {
 
   const fill = (figure, scores) => {
     const query = chosen();
-    figure.querySelectorAll(".value").forEach((cell, j) => { cell.textContent = `= ${values[j]}`; });
+    figure.querySelectorAll(".value").forEach((cell, j) => {
+      cell.textContent = `= ${values[j]}`;
+    });
     figure.querySelectorAll("tbody tr").forEach((row, i) => {
       const weights = softmax(scores[i]), most = winner(scores[i]);
       row.classList.toggle("chosen", i === query);
@@ -268,7 +273,8 @@ function showDictionary(element) {
     figure.addEventListener("click", ({ target }) => {
       const row = target.closest("tbody tr");
       if (!row) return;
-      find(`[name='looked-up'][value='${[...row.parentElement.children].indexOf(row)}']`).checked = true;
+      const query = [...row.parentElement.children].indexOf(row);
+      find(`[name='looked-up'][value='${query}']`).checked = true;
       later();
     });
   }
