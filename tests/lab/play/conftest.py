@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-from playwright.sync_api import Page
-
 from anyscore.plot.page import document, joined_modules
+
+if TYPE_CHECKING:  # environments without playwright collect this fixture too
+    from playwright.sync_api import Page
 
 
 @pytest.fixture
