@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+
 from anyscore.plot.page import document, joined_modules
 
 if TYPE_CHECKING:  # environments without playwright collect this fixture too

@@ -12,7 +12,7 @@ const bounded = (x) => Math.min(REACH, Math.max(-REACH, Math.round(100 * x) / 10
 export function put(mark, [x, y]) {
   mark.style.left = `${50 * (1 + x / REACH)}%`;
   mark.style.top = `${50 * (1 - y / REACH)}%`;
-  mark.classList.toggle("leftwards", x > 0.8 * REACH);
+  mark.classList.toggle("leftwards", x > 0.6 * REACH);
 }
 
 /** Return the name of a point for readers. */
