@@ -1,12 +1,13 @@
 // Weights are drawn on canvases; what is chosen is in the controls, and in `at` the cell looked at.
-import { bdi, drawCells, heatColours, nameTokens, paintPixels, themeColour } from "./heatmap.js";
+import {
+  bdi, drawCells, heatColours, nameTokens, paintPixels, themeColour, whenColoursChange,
+} from "./heatmap.js";
 
 const $ = (id) => document.getElementById(id);
 const data = JSON.parse($("data").textContent);
 const MISSING = 255;
 const THUMB = 64; // pixels of a small picture; larger heads show the largest weight of each part
 const root = document.documentElement;
-const paper = matchMedia("print");
 let at = null; // {row, column}
 let cell = 16;
 let colours = null;
@@ -218,8 +219,7 @@ $("cells").addEventListener("pointermove", (event) => {
 });
 $("cells").addEventListener("click", pointed); // a tap, which scrolling is not
 $("cells").addEventListener("keydown", move);
-document.addEventListener("theme", redraw);
-paper.addEventListener("change", redraw);
+whenColoursChange(redraw);
 let wide = root.clientWidth;
 addEventListener("resize", () => {
   if (root.clientWidth !== wide) draw();

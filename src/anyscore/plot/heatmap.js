@@ -1,4 +1,4 @@
-// Heatmaps: colours of the theme, cells on canvases, tokens along the sides.
+// Heatmaps: colours of the theme, cells on canvases, tokens along the sides, and when to draw.
 
 /** Return a colour of the theme as [red, green, blue], 0 to 255. */
 export function themeColour(name) {
@@ -69,4 +69,23 @@ export function nameTokens(list, tokens) {
     if (item.title === token) return;
     item.title = item.firstChild.textContent = token;
   });
+}
+
+/** Return a function that has `draw` called in the next frame, once however often it is asked. */
+export function oncePerFrame(draw) {
+  let due = false;
+  return () => {
+    if (due) return;
+    due = true;
+    requestAnimationFrame(() => {
+      due = false;
+      draw();
+    });
+  };
+}
+
+/** Redraw when the page changes its colours, for another theme or for paper. */
+export function whenColoursChange(redraw) {
+  document.addEventListener("theme", redraw);
+  matchMedia("print").addEventListener("change", redraw);
 }

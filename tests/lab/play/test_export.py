@@ -89,6 +89,12 @@ def test_examples_that_most_models_answer_come_first(run: Path) -> None:
     recorded = ["".join(example["source"]) for example in facts["examples"]]
     wanted = [recorded[i] for i in (4, 1, 2)]
     assert [example["source"] for example in data_of(run)["examples"]] == wanted
+    for file in run.glob("trials/*/trial.json"):
+        facts = json.loads(file.read_text())["facts"]
+        facts["examples"][4]["source"].append("é")
+        change(file, facts=facts)
+    sources = [example["source"] for example in data_of(run)["examples"]]
+    assert sources[:2] == [recorded[1], recorded[2]], "texts beyond ASCII come last"
 
 
 def test_a_run_without_recorded_examples_has_none(run: Path) -> None:

@@ -138,3 +138,10 @@ def test_texts_are_tokenised_as_in_training(
         for text, (tokens, back) in zip(texts, rows, strict=True):
             assert tokens == tokenise(text, unit)
             assert back == detokenise(tokens, unit)
+
+
+def test_formulas_are_those_of_the_library(tmp_path: Path) -> None:
+    found = run_module("lab/play/scores.js", "Object.entries(SCORES)", None, tmp_path)
+    assert {name: score["formula"] for name, score in found} == {
+        name: kind.formula for name, kind in SCORES.items()
+    }

@@ -1,10 +1,9 @@
 // The tab "Where does it look?": models that differ in their score answer one text.
 
-import { bdi, paintPixels } from "../../plot/heatmap.js";
+import { bdi, oncePerFrame, paintPixels, whenColoursChange } from "../../plot/heatmap.js";
 import { AlignmentMap, cellColours, placeOfMost } from "./alignment_map.js";
 import { perturbed, shuffledText } from "./changes.js";
 import { Task } from "./model.js";
-import { oncePerFrame, whenColoursChange } from "./picture.js";
 import { SCORES } from "./scores.js";
 import { STEP, showStep } from "./step.js";
 import { decimal, tokenLabel, visible } from "./words.js";

@@ -116,16 +116,14 @@ def _small(models: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _examples(trials: Sequence[Path], run: Run) -> list[dict[str, Any]]:
-    """Return recorded test items, first those that most models answer rightly."""
+    """Return recorded test items: of ASCII first, which most visitors read; then the easiest."""
     recorded = [
         read_finished(trial.parent, trial.name).facts.get("examples") or [] for trial in trials
     ]
     right = [sum(bool(x.get("right")) for x in column) for column in zip(*recorded, strict=False)]
-    best = sorted(range(len(right)), key=lambda i: -right[i])[:_EXAMPLES]
+    sources = [run.source_tokeniser.detokenise(x["source"]) for x in recorded[0][: len(right)]]
+    best = sorted(range(len(right)), key=lambda i: (not sources[i].isascii(), -right[i]))
     return [
-        {
-            "source": run.source_tokeniser.detokenise(recorded[0][i]["source"]),
-            "target": next(iter(recorded[0][i]["references"]), None),
-        }
-        for i in best
+        {"source": sources[i], "target": next(iter(recorded[0][i]["references"]), None)}
+        for i in best[:_EXAMPLES]
     ]

@@ -1,6 +1,6 @@
 // A picture of the plane: a square canvas with the origin in its middle, in colours of the theme.
 
-import { heatColours, paintPixels, themeColour } from "../../plot/heatmap.js";
+import { heatColours, paintPixels, themeColour, whenColoursChange } from "../../plot/heatmap.js";
 
 export const REACH = 3; // the picture shows x and y from −3 to 3
 export const NODES = 41; // of a grid over the picture, in each direction
@@ -90,6 +90,7 @@ export class Picture {
     this.context = this.canvas.getContext("2d", { alpha: false });
     this.tile = document.createElement("canvas"); // a pixel for each node
     this.side = 0; // in CSS pixels; 0 while the page hides the picture
+    whenColoursChange(() => { pens = null; });
     new ResizeObserver(([{ contentRect }]) => {
       this.side = contentRect.width;
       redraw();
@@ -199,27 +200,4 @@ export class Picture {
     this.context.arc(this.x(x), this.y(y), radius, 0, 2 * Math.PI);
     this.stroke(pen, 2);
   }
-}
-
-/** Return a function that has `draw` called in the next frame, once however often it is asked. */
-export function oncePerFrame(draw) {
-  let due = false;
-  return () => {
-    if (due) return;
-    due = true;
-    requestAnimationFrame(() => {
-      due = false;
-      draw();
-    });
-  };
-}
-
-/** Redraw when the page changes its colours. */
-export function whenColoursChange(redraw) {
-  const recolour = () => {
-    pens = null;
-    redraw();
-  };
-  document.addEventListener("theme", recolour);
-  matchMedia("print").addEventListener("change", recolour);
 }

@@ -1,6 +1,7 @@
 // Tab 2, "Draw a score": a query and keys in the plane, and how each score sees the plane.
 
-import { GRID, oncePerFrame, Picture, roundLevels, whenColoursChange } from "./picture.js";
+import { oncePerFrame, whenColoursChange } from "../../plot/heatmap.js";
+import { GRID, Picture, roundLevels } from "./picture.js";
 import { pointName, Points } from "./points.js";
 import { SCORES, softmax } from "./scores.js";
 import { decimal, formula, percent } from "./words.js";

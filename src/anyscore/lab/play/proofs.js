@@ -1,6 +1,7 @@
 // Tab 3, "Two proofs": the dictionary that GAT cannot look up, and the middle of a line.
 
-import { GRID, oncePerFrame, Picture, REACH, whenColoursChange } from "./picture.js";
+import { oncePerFrame, whenColoursChange } from "../../plot/heatmap.js";
+import { GRID, Picture, REACH } from "./picture.js";
 import { formulaOf, keyFeatures, scoresOf, writeFormulas } from "./plane.js";
 import { Points, put } from "./points.js";
 import { SCORES, softmax } from "./scores.js";
