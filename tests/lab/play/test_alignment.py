@@ -13,15 +13,15 @@ from helpers.node import run_module
 @pytest.mark.parametrize(
     ("answers", "target", "said"),
     [
-        ({"A": "x", "B": "x"}, None, "All 2 scores give one answer."),
+        ({"A": "x", "B": "x"}, None, "All 2 models give one answer."),
         ({"A": "x"}, None, ""),
-        ({"A": "x", "B": "y", "C": "x"}, None, "3 scores give 2 different answers."),
-        ({"A": "x", "B": "x"}, "x", "The right answer is x. Every score finds it."),
-        ({"A": "y", "B": "x"}, "z", "The right answer is z. No score finds it."),
+        ({"A": "x", "B": "y", "C": "x"}, None, "3 models give 2 different answers."),
+        ({"A": "x", "B": "x"}, "x", "The right answer is x. Every model finds it."),
+        ({"A": "y", "B": "x"}, "z", "The right answer is z. No model finds it."),
         (
             {"A": "y", "B": "x", "C": "z"},
             "x",
-            "The right answer is x. 1 of 3 scores find it. Not so: A, C.",
+            "The right answer is x. 1 of 3 models find it. Not so: A, C.",
         ),
     ],
 )
@@ -31,6 +31,20 @@ def test_the_verdict_counts_answers(
     expression = "verdictOn(given.answers, given.target ?? undefined)"
     given: Any = {"answers": answers, "target": target}
     assert run_module("lab/play/alignment.js", expression, given, tmp_path) == said
+
+
+@pytest.mark.parametrize(("token", "goal"), [(4, "write “x”"), (2, "end its answer")])
+def test_a_sentence_reads_the_map(token: int, goal: str, tmp_path: Path) -> None:
+    given = {
+        "title": "Dot product",
+        "steps": [{"token": token, "weights": [0.25, 0.75]}],
+        "outputs": ["x"],
+    }
+    expression = 'readingOf(given, 0, ["a", "b"])'
+    assert run_module("lab/play/alignment.js", expression, given, tmp_path) == (
+        f"Darker means a closer look. To {goal}, the Dot product model looks at “b” with 75\u00a0% "
+        "of its weight."
+    )
 
 
 def test_changes_change_the_text_and_nothing_else(tmp_path: Path) -> None:

@@ -3,10 +3,10 @@
 import { bdi, oncePerFrame, paintPixels, whenColoursChange } from "../../plot/heatmap.js";
 import { AlignmentMap, cellColours, placeOfMost } from "./alignment_map.js";
 import { perturbed, shuffledText } from "./changes.js";
-import { Task } from "./model.js";
+import { Task, ends } from "./model.js";
 import { SCORES } from "./scores.js";
 import { STEP, showStep } from "./step.js";
-import { decimal, tokenLabel, visible } from "./words.js";
+import { decimal, percent, tokenLabel, visible } from "./words.js";
 
 const NARROWEST = 9; // pixels of a cell; maps stand below each other rather than have smaller ones
 const ROW = 15;
@@ -19,23 +19,31 @@ export function verdictOn(answers, target) {
   const texts = Object.values(answers), count = texts.length;
   const different = new Set(texts).size;
   if (target === undefined) {
-    if (different === 1) return count === 1 ? "" : `All ${count} scores give one answer.`;
-    return `${count} scores give ${different} different answers.`;
+    if (different === 1) return count === 1 ? "" : `All ${count} models give one answer.`;
+    return `${count} models give ${different} different answers.`;
   }
   const right = texts.filter((text) => text === target).length;
-  if (right === count) return `The right answer is ${target}. Every score finds it.`;
-  if (!right) return `The right answer is ${target}. No score finds it.`;
+  if (right === count) return `The right answer is ${target}. Every model finds it.`;
+  if (!right) return `The right answer is ${target}. No model finds it.`;
   const wrong = Object.keys(answers).filter((title) => answers[title] !== target);
-  return `The right answer is ${target}. ${right} of ${count} scores find it. `
+  return `The right answer is ${target}. ${right} of ${count} models find it. `
     + `Not so: ${wrong.join(", ")}.`;
+}
+
+/** Return in one sentence where a map's model looks at a step. */
+export function readingOf({ title, steps, outputs }, step, inputs) {
+  const { weights } = steps[step], most = placeOfMost(weights);
+  const goal = ends(steps[step]) ? "end its answer" : `write “${outputs[step]}”`;
+  return `Darker means a closer look. To ${goal}, the ${title} model looks at “${inputs[most]}” with `
+    + `${percent(weights[most])} of its weight.`;
 }
 
 const ALIGNMENT = `
 <h2>Where does it look?</h2>
 <p class="lead">These small models read your text and write an answer, one <span
 data-noun></span> at a time. Before each one they <b>look back</b> at your text: a <b>score</b> says
-how well each part of it fits, and the <b>softmax</b> turns scores into weights with the sum
-100&nbsp;%. The models differ in the formula of the score, and in nothing else.</p>
+how much each part of your text matters now, and the <b>softmax</b> turns the scores into weights,
+shares of 100&nbsp;%. The models differ in the formula of the score, and in nothing else.</p>
 <form class="ask">
 <label for="play-text">Your text</label>
 <input type="text" id="play-text" autocomplete="off" autocapitalize="off" spellcheck="false"
@@ -48,6 +56,7 @@ maxlength="200" dir="auto">
 </form>
 <p class="verdict" role="status"></p>
 <p class="strange" hidden></p>
+<p class="reading"></p>
 <div class="maps"></div>
 <p class="legend" aria-hidden="true"><span>0&nbsp;%</span><canvas></canvas><span>100&nbsp;%</span>
 <span>of a row’s weight</span></p>
@@ -131,6 +140,7 @@ export function showAlignment(element, data) {
     at = { map, step, key };
     find(".detail").hidden = !inputs.length;
     maps.forEach((other, i) => other.mark(step, key, i === map, inputs));
+    find(".reading").textContent = inputs.length ? readingOf(maps[map], step, inputs) : "";
     if (inputs.length) showStep(find(".detail"), maps[map], at, inputs, dialled("temperature"));
   };
 

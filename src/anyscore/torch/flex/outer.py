@@ -1,6 +1,8 @@
-"""A part of a score_mod as an outer function: a formula of one number that the rest of it makes.
+"""A function of the score in a score_mod as an outer function of the kernels.
 
-f(m · s + bias)        x = m · s + bias, a part that the kernels know;   φ(x) = f(x), a formula
+    f(m · s + bias) = φ(x)        x = m · s + bias
+
+The kernels know x. The function f becomes a formula of one number, which is compiled.
 """
 
 from __future__ import annotations
@@ -157,7 +159,5 @@ _TERMS: dict[Any, Callable[..., Any]] = {
     functional.softplus: _softplus, functional.gelu: _gelu, functional.leaky_relu: _leaky_relu,
     functional.relu: lambda x, inplace=False: functions.relu(x),
     functional.silu: lambda x, inplace=False: x * functions.sigmoid(x),
-    functional.sigmoid: functions.sigmoid, functional.tanh: functions.tanh,
-    operator.abs: functions.NAMES["abs"],
 }  # fmt: skip
 """PyTorch's functions, and Python's operators → the same of terms."""
