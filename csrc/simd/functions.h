@@ -1,4 +1,4 @@
-// The functions in pairs that are written as formulas: of a number, or of every lane of a vector.
+// The functions of formulas: of a number, or of every lane of a vector.
 //
 // A single number comes from an irregular row and may be anything, so the standard library computes it. Vectors hold
 // finite numbers, but functions of them may be infinite or NaN, and NaN must stay NaN.
