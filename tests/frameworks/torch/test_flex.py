@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import functools
 import math
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -201,6 +203,22 @@ class ApproximateTanh(torch.autograd.Function):
     @staticmethod
     def vmap(info: Any, in_dims: Any, x: Tensor) -> tuple[Tensor, int]:
         return torch.tanh(x), 0
+
+
+BESIDE_JAX = """
+import jax, torch
+from anyscore.torch import flex_attention
+x = torch.ones(1, 1, 2, 3)
+for power in (2, 3, 2):
+    flex_attention(x, x, x, lambda score, *positions: score**power)
+"""
+
+
+def test_functions_of_one_score_have_names_of_their_own() -> None:
+    """JAX, once it is imported, knows each class of scores by its name."""
+    pytest.importorskip("jax")
+    done = subprocess.run([sys.executable, "-c", BESIDE_JAX], capture_output=True, text=True)
+    assert not done.returncode, done.stderr
 
 
 def test_the_approximate_tanh_of_attention_gym_is_a_softcap() -> None:

@@ -6,7 +6,7 @@ import math
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from functools import lru_cache
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -213,41 +213,40 @@ def _score(
     positions: dict[str, Tensor],
 ) -> tuple[Any, Tensor]:  # fmt: skip
     """Return the score with the factors of a modification, and the query with those of queries."""
-    if score is not None:
-        if made.factor != 1.0 or made.factors:
-            raise NoModification("a factor multiplies the score: the score has its own scale")
-        return (score if made.outer is None else _with_outer(made, score, query, key)), query
-    if scale is None:
-        scale = 1 / math.sqrt(max(query.shape[-1], 1))
+    if score is not None and (made.factor != 1.0 or made.factors):
+        raise NoModification("a factor multiplies the score: the score has its own scale")
     for factor in made.factors:
         if isinstance(factor, Traced) and "kv_idx" in factor.depends:
             raise NoModification(f"{factor} multiplies the score and depends on kv_idx")
         query = query * numbers(factor, positions).to(query.dtype)
-    product = ScaledDot(scale * made.factor)
-    return (product if made.outer is None else _with_outer(made, product, query, key)), query
+    if score is None:
+        scale = 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else scale
+        score = ScaledDot(scale * made.factor)
+    return (score if made.outer is None else _with_outer(made.outer, score, query, key)), query
 
 
-def _with_outer(made: Modification, score: Any, query: Tensor, key: Tensor) -> Score:
-    """Return a score that is followed by the outer function of a modification."""
+def _with_outer(outer: Outer, score: Any, query: Tensor, key: Tensor) -> Score:
+    """Return a score that is followed by an outer function."""
     if not isinstance(score, Score):
         raise NoModification("a function of the score follows a callable")
     if _outer_of(score, query, key) is not None:
         raise NoModification("a function of the score follows the score's outer function")
     kind: Any = type(score)
     given = {x.name: getattr(score, x.name) for x in fields(kind) if x.init}
-    found: Score = _kind_with_outer(kind, made.outer)(**given)
+    found: Score = _kind_with_outer(kind, outer)(**given)
     return found
 
 
-@lru_cache(maxsize=64)
-def _kind_with_outer(kind: Any, outer: Outer | None) -> Any:
-    """Return a class of scores of a kind, each followed by an outer function."""
+@cache
+def _kind_with_outer(kind: Any, outer: Outer) -> Any:
+    """Return a class of scores of a kind, each followed by an outer function of a formula."""
 
     def lower(self: Score, xp: Ops, query: Array, key: Array) -> Factors:
         f: Factors = kind.lower(self, xp, query, key)
         return f._replace(outer=outer)
 
-    return type(kind.__name__, (kind,), {"lower": lower})
+    _, digest = outer.name.split("@")
+    return type(f"{kind.__name__}_{digest}", (kind,), {"lower": lower})  # JAX exports it by name
 
 
 def _outer_of(score: Any, query: Tensor, key: Tensor) -> Outer | None:
