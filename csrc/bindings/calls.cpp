@@ -95,8 +95,9 @@ Call describe(Arrays& arrays, Operands& in, const Settings& s, Size queries, Typ
         call.mask = arrays.mask(in.mask, queries, call.keys);
     }
     call.scale = s.scale;
-    call.outer = s.outer >= 0 && s.outer < double(Outer::OWN) ? Outer(int(s.outer)) : Outer::OWN;
-    if (call.outer == Outer::OWN && !(call.own_outer = find_outer(s.outer, sums)))
+    if (s.outer >= 0) call.outer = s.outer < double(Outer::OWN) ? Outer(int(s.outer)) : Outer::OWN;
+    if (call.outer == Outer::OWN) call.own_outer = find_outer(s.outer, sums);
+    if (!(s.outer >= 0) || (call.outer == Outer::OWN && !call.own_outer))  // also of NaN
         Arrays::refuse("outer", "is not known to the core");
     if (call.outer != Outer::NONE && !(s.outer_scale > 0 && s.outer_scale <= std::numeric_limits<double>::max()))
         Arrays::refuse("outer_scale", "must be > 0 and finite");

@@ -15,11 +15,11 @@ import pytest
 import torch
 
 from anyscore import Causal, Edges, attention, plan, scores
+from anyscore.call.operands import Operands, Results, Settings
 from anyscore.kernels import cpu
 from anyscore.ops import load
 from anyscore.score import ABSOLUTE, PRODUCT, SQUARED, Outer, Pair
-from anyscore.score.factors import Factors
-from anyscore.score.outer import number
+from anyscore.score.outer import NAMES, number
 from anyscore.torch import Attention
 from helpers.own_scores import SOFTPLUS, WAVE, Own, draw, wave, written_out
 from helpers.transformed import WARNINGS
@@ -226,19 +226,21 @@ def test_refused_arguments() -> None:
         Outer("unheard", 1.0).value(load("numpy"), np.ones(2))
 
 
-def test_the_core_refuses_functions_that_it_lacks() -> None:
-    x, w = np.ones((1, 2, 2)), np.ones(2)
-    absent = Outer.from_formula("absent", "x**2 / 3 + x")
-    with pytest.raises(ValueError, match="outer is not known to the core"):
-        _run(Own(w, PRODUCT, absent), x)
-    assert number(absent.name) > len(cpu.PAIRS)
-
-
-def _run(score: Own, x: np.ndarray) -> None:
-    """Run the core, which registered no such function."""
-    from anyscore.call.operands import Operands, Results, Settings
-
-    f: Factors = score.lower(load("numpy"), x, x)
-    s = Settings(f.pair.key, 1.0, 1, 0.0, 1, (1,), f.outer.name, 1.0)  # type: ignore[union-attr]
+@pytest.mark.parametrize("outer", [math.nan, -1.0, -math.inf, math.inf, 5.0, 1e15])
+def test_the_core_refuses_functions_that_it_lacks(outer: float) -> None:
+    """NaN is no key of a map of numbers: it would be equal to any."""
+    attention(*draw(1)[:3], score=Own(draw(1)[3], PRODUCT, OUTER))  # one function is registered
+    x = np.ones((1, 2, 2))
+    s = Settings(PRODUCT.key, 1.0, 1, 0.0, 1, (1,), "tanh", 1.0)
+    numbers = [*s.numbers]
+    numbers[4] = outer
     results = Results(np.empty((1, 2, 2)), np.empty((1, 2, 2)), None)
-    cpu.forward(Operands(x, x, score.w, None, x), s, results, 1)
+    with pytest.raises(ValueError, match="outer is not known to the core"):
+        cpu._core.forward(Operands(x, x, None, None, x), s.pair, tuple(numbers), results, 1)
+
+
+def test_numbers_of_formulas_are_of_their_content() -> None:
+    one, other = (Outer.from_formula(name, "x**2 / 3 + x") for name in ("one", "other"))
+    assert number(one.name) == number(other.name) > len(NAMES)
+    assert number(one.name) != number(OUTER.name)
+    assert number(one.name).is_integer()
