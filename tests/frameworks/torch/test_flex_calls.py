@@ -337,13 +337,18 @@ def test_refusals(name: str) -> None:
         flex_attention(**{**given, **change})
 
 
-def test_gradients_of_captured_numbers_are_not_lost() -> None:
+@pytest.mark.parametrize(
+    "function",
+    [lambda s, one: torch.tanh(s / one) * one, lambda s, one: torch.sigmoid(s * one) * s],
+    ids=["softcap", "formula"],
+)
+def test_gradients_of_captured_numbers_are_not_lost(function: Mod) -> None:
     """A tensor () is a number only if no derivative reaches it."""
     xs = tensors()
     one = torch.tensor(0.7, dtype=torch.float64)
 
     def loss(one: Tensor) -> Any:
-        mod: Mod = lambda s, *at: torch.tanh(s / one) * one  # noqa: E731
+        mod: Mod = lambda s, *at: function(s, one)  # noqa: E731
         return flex_attention(*xs, mod).square().sum()
 
     with pytest.warns(UserWarning, match="in memory"):
@@ -356,6 +361,9 @@ def test_gradients_of_captured_numbers_are_not_lost() -> None:
     with pytest.warns(UserWarning, match="in memory"):
         tangent = torch.func.jvp(loss, (one,), (torch.ones_like(one),))[1]
     torch.testing.assert_close(tangent.detach(), expected)
+    with pytest.warns(UserWarning, match="in memory"):
+        two = torch.func.vmap(loss)(torch.stack([one, 2 * one])).detach()
+    torch.testing.assert_close(two[0], loss(one).detach())
 
 
 def test_transforms() -> None:

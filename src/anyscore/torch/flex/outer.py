@@ -18,7 +18,7 @@ from torch.nn import functional
 from anyscore.score import Outer
 from anyscore.score.formula import functions
 from anyscore.score.formula.tape import LONGEST
-from anyscore.torch.flex.trace import Traced
+from anyscore.torch.flex.trace import Traced, number_of
 
 
 class NoFormula(Exception):
@@ -85,7 +85,10 @@ def _term(x: Any, known: Traced, value: Any) -> Any:
 
     def term(y: Any) -> Any:
         if isinstance(y, Tensor):
-            return _number(y)
+            number = number_of(y)
+            if number is None:
+                raise NoFormula(f"it has a tensor {tuple(y.shape)} in a function of the score")
+            return number
         if not isinstance(y, Traced):
             return y
         if id(y) not in made:
@@ -99,12 +102,6 @@ def _term(x: Any, known: Traced, value: Any) -> Any:
         return made[id(y)]
 
     return term(x)
-
-
-def _number(x: Tensor) -> float:
-    if x.dim() or x.requires_grad:
-        raise NoFormula(f"it has a tensor {tuple(x.shape)} in a function of the score")
-    return float(x)
 
 
 def _clamp(x: Any, min: Any = None, max: Any = None) -> Any:

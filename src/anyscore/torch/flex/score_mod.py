@@ -16,10 +16,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from anyscore.backends.torch.modes import is_forward_mode, is_transformed
 from anyscore.score import Outer
 from anyscore.torch.flex.outer import NoFormula, outer_of
-from anyscore.torch.flex.trace import Traced
+from anyscore.torch.flex.trace import Traced, number_of
 
 _ADD = operator.add, torch.add, torch.Tensor.add
 _SUB = operator.sub, torch.sub, torch.Tensor.sub, torch.subtract
@@ -125,7 +124,7 @@ def _step(made: Modification, x: Traced) -> Traced:
     elif function in _MUL:
         _multiply(made, x, other)
     elif function in _DIV and args[0] is y:
-        number = _number(other)
+        number = number_of(other)
         if not number:
             raise NoModification(f"it divides by no number in {x}: multiply by the inverse")
         _scale(made, 1 / number)
@@ -153,22 +152,13 @@ def _scale(made: Modification, number: float) -> None:
 
 
 def _multiply(made: Modification, x: Traced, other: Any) -> None:
-    number = _number(other)
+    number = number_of(other)
     if number is not None:
         _scale(made, number)
     elif isinstance(other, (Traced, Tensor)):
         made.factors.append(other)
     else:
         raise NoModification(f"it has {x}")
-
-
-def _number(x: Any) -> float | None:
-    """Return a number, or the number of a scalar tensor without derivative; None for others."""
-    if isinstance(x, (int, float)):
-        return float(x)
-    if not isinstance(x, Tensor) or x.dim() or x.requires_grad:
-        return None
-    return None if is_transformed(x) or is_forward_mode() else float(x)
 
 
 def _capped(made: Modification, x: Traced, y: Traced) -> Traced:
@@ -206,7 +196,7 @@ def _masked(made: Modification, x: Traced, y: Traced) -> Traced:
         condition, first, second = x.args
         keep = first is y
         filled = second if keep else first
-    low = _number(filled)
+    low = number_of(filled)
     if _of_score(condition):
         raise NoModification(f"the condition of {x} depends on the score")
     if low is None or low * made.factor != -math.inf or made.is_inside or made.factors:

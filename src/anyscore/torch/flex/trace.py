@@ -17,6 +17,8 @@ import torch
 from torch import Tensor
 from torch.overrides import TorchFunctionMode
 
+from anyscore.backends.torch.modes import is_forward_mode, is_transformed
+
 POSITIONS = "b", "h", "q_idx", "kv_idx"
 """The names of positions, in the order of axes of the result."""
 DISTANCE = "kv_idx - q_idx"
@@ -315,6 +317,15 @@ def _index(x: Tensor, index: Any) -> Tensor:
         found: Tensor = torch.ops.aten.index(x, made)
         return found
     return x[index]
+
+
+def number_of(x: Any) -> float | None:
+    """Return a number, or the number of a scalar tensor without derivative; None for others."""
+    if isinstance(x, (int, float)):
+        return float(x)
+    if not isinstance(x, Tensor) or x.dim() or x.requires_grad:
+        return None
+    return None if is_transformed(x) or is_forward_mode() else float(x)
 
 
 def by_distance(x: Any) -> Any:
