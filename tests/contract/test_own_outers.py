@@ -95,7 +95,7 @@ def test_values_and_gradients(pair: str, name: str, queries: int) -> None:
 
 
 def test_numpy_agrees_and_few_keys_have_gradients() -> None:
-    """Of few keys the core keeps scores for the backward, but not of these, which hide slopes."""
+    """The core keeps scores of few keys for the backward, but not these, which hide slopes."""
     xs = draw(2, queries=9, keys=7)
     expected = written_out(lambda a, b: a * b, xs, outer=wave)
     np.testing.assert_allclose(attention(*xs[:3], score=Own(xs[3], PRODUCT, OUTER)), expected)

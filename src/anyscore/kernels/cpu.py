@@ -101,7 +101,6 @@ def _load(key: str, is_double: bool, isa: str) -> str | None:
     from anyscore.score.formula import Formula
 
     formula: Any = FORMULAS.get(key) or pair_named(key).value
-    kind = "outer function" if key in FORMULAS else "pair"
     name = key.partition("@")[0]
     if not isinstance(formula, Formula):
         return f"it does not know the pair {name!r}"
@@ -109,6 +108,7 @@ def _load(key: str, is_double: bool, isa: str) -> str | None:
     try:
         entry = own_formulas.load(formula, sums, isa, core, _core.headers)
     except own_formulas.CannotCompileError as error:
+        kind = "pair" if formula.is_pair else "outer function"
         return f"the {kind} {name!r} is not compiled: {error}"
     if formula.is_pair:
         _core.register_pair(key, is_double, entry)

@@ -13,6 +13,7 @@ from playwright.sync_api import Page, expect
 
 from anyscore import Additive, Cosine, Dot, GATv2, Gaussian, ScaledDot, attention, scores
 from helpers.node import run_module
+from lab.play.dragging import drag
 from lab.report.test_browser import DESKTOP, PHONE, complaints, width
 from plot.test_browser import PIXEL, pixel
 
@@ -172,21 +173,12 @@ def test_it_is_sound(open_plane: Open, viewport: dict[str, int], theme: str) -> 
 def test_dragging_a_point_on_any_picture_moves_it_on_all(open_plane: Open) -> None:
     page = open_plane()
     expect(page.locator("[data-score=dot] .bars .most b")).to_have_text("C")
-    handle = page.locator("[data-score=additive] [data-point=query]")
-    handle.scroll_into_view_if_needed()
-    picture = page.locator("[data-score=additive] .picture").bounding_box()
-    box = handle.bounding_box()
-    assert box is not None
-    assert picture is not None
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    page.mouse.down()
-    page.mouse.move(picture["x"] + picture["width"] * 0.4, picture["y"] + picture["height"] / 4)
-    page.mouse.up()
+    x, y = drag(page, "additive", "query", (0.4, 0.25))
     expect(page.locator(".points button").first).to_have_text("Query (\u22120.60, 1.50)")
     assert point(page, "Query") == (-0.6, 1.5)
     expect(page.locator("[data-score=dot] .bars .most b")).to_have_text("A")
     assert most(page, "gaussian") == "A"
-    page.mouse.move(box["x"], box["y"])  # nothing holds the point any more
+    page.mouse.move(x, y)  # nothing holds the point any more
     assert point(page, "Query") == (-0.6, 1.5)
 
 

@@ -12,6 +12,7 @@ from playwright.sync_api import Page, expect
 
 from anyscore import Dot, GATv2, Gaussian, scores
 from helpers.node import run_module
+from lab.play.dragging import drag
 from lab.report.test_browser import DESKTOP, PHONE, complaints, width
 
 PROOFS = "lab/play/proofs.js"
@@ -173,16 +174,7 @@ def test_the_query_of_the_line_is_dragged_and_winners_are_counted(open_proofs: O
     page = open_proofs()
     won = {name: page.locator(f"[data-score={name}] .won") for name in ("dot", "gaussian")}
     expect(won["dot"]).to_have_text("Key 5 wins. Keys that have won: 5; 1 of 5.")
-    picture = page.locator("[data-score=gaussian] .picture")
-    picture.scroll_into_view_if_needed()
-    box = page.locator("[data-score=gaussian] [data-point=query]").bounding_box()
-    frame = picture.bounding_box()
-    assert box is not None
-    assert frame is not None
-    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
-    page.mouse.down()
-    page.mouse.move(frame["x"] + frame["width"] * 0.2, frame["y"] + frame["height"] * 0.2)
-    page.mouse.up()
+    drag(page, "gaussian", "query", (0.2, 0.2))
     expect(won["dot"]).to_contain_text("Key 1 wins. Keys that have won: 1, 5; 2 of 5.")
     expect(won["gaussian"]).to_contain_text("Key 1 wins.")
     every = page.get_by_role("button", name="Try every query")

@@ -1,10 +1,10 @@
 // The tab "Where does it look?": models that differ in their score answer one text.
 
 import { bdi, oncePerFrame, paintPixels, whenColoursChange } from "../../plot/heatmap.js";
-import { AlignmentMap, cellColours, placeOfMost } from "./alignment_map.js";
+import { AlignmentMap, cellColours } from "./alignment_map.js";
 import { perturbed, shuffledText } from "./changes.js";
 import { Task, ends } from "./model.js";
-import { SCORES } from "./scores.js";
+import { SCORES, placeOfMost } from "./scores.js";
 import { STEP, showStep } from "./step.js";
 import { decimal, percent, tokenLabel, visible } from "./words.js";
 

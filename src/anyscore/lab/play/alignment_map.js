@@ -2,16 +2,13 @@
 
 import { drawCells, heatColours, nameTokens } from "../../plot/heatmap.js";
 import { Model, ends } from "./model.js";
+import { placeOfMost } from "./scores.js";
 import { formula, percent, tokenLabel, visible } from "./words.js";
 
 const HEAT_LEVELS = 254;
 
 /** Return the colours of cells, from those of no weight to those of all. */
 export const cellColours = () => heatColours(HEAT_LEVELS);
-
-/** Return the place of the largest number. */
-export const placeOfMost = (numbers) =>
-  numbers.reduce((best, x, i) => (x > numbers[best] ? i : best), 0);
 
 const MAP = `
 <h3></h3>

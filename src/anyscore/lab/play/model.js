@@ -1,6 +1,6 @@
 // The laboratory's recurrent model: a GRU each way over the source, one over the target, attention.
 
-import { SCORES, linear, parametersOf, softmax } from "./scores.js";
+import { SCORES, linear, parametersOf, placeOfMost, softmax } from "./scores.js";
 import { detokenise, tokenise } from "./tokens.js";
 
 const PAD = 0, BEGIN = 1, END = 2, UNKNOWN = 3, FIRST = 4;
@@ -163,7 +163,7 @@ export class Model {
       });
       const logits = this.toLogits(this.combine(join(context, state)).map(Math.tanh));
       logits[PAD] = logits[BEGIN] = -Infinity;
-      token = logits.indexOf(logits.reduce((a, b) => Math.max(a, b)));
+      token = placeOfMost(logits);
       steps.push({ token, query, scores, weights });
     }
     return { keys, steps };

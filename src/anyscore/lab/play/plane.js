@@ -3,7 +3,7 @@
 import { oncePerFrame, whenColoursChange } from "../../plot/heatmap.js";
 import { GRID, Picture, roundLevels } from "./picture.js";
 import { pointName, Points } from "./points.js";
-import { SCORES, softmax } from "./scores.js";
+import { SCORES, placeOfMost, softmax } from "./scores.js";
 import { decimal, formula, percent } from "./words.js";
 
 // Hidden layers with a pair of units for each feature. With u = k − q, the pair is
@@ -213,7 +213,7 @@ export function showPlane(element) {
         const of = weights[names.indexOf(active)];
         picture.ring(places[active], of === undefined ? 12 : radius(of) + 4, "wrong");
       }
-      const most = weights.indexOf(Math.max(...weights));
+      const most = placeOfMost(weights);
       [...list.children].forEach((item, j) => {
         item.style.setProperty("--weight", weights[j]);
         item.lastChild.textContent = percent(weights[j]);
@@ -230,7 +230,7 @@ export function showPlane(element) {
       const [x, y] = points.places[name].map(decimal);
       const most = Object.keys(VIEWS).map((score) => {
         const { weights } = seen(score, points.places.query, keys, 2 ** slider.value);
-        const j = weights.indexOf(Math.max(...weights));
+        const j = placeOfMost(weights);
         return `${SCORES[score].title} ${names[j]} ${percent(weights[j])}`;
       });
       find("[data-told]").textContent =

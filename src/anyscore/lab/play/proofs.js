@@ -1,6 +1,7 @@
 // Tab 3, "Two proofs": the dictionary that GAT cannot look up, and the middle of a line.
 
 import { oncePerFrame, whenColoursChange } from "../../plot/heatmap.js";
+import { shuffledItems } from "./changes.js";
 import { GRID, Picture, REACH } from "./picture.js";
 import { formulaOf, keyFeatures, scoresOf, writeFormulas } from "./plane.js";
 import { Points, put } from "./points.js";
@@ -48,15 +49,8 @@ export const wordsFound = (scores) => scores.filter((row, i) => winner(row) === 
 /** Return the keys of one row, from the largest score to the smallest. */
 export const ranking = (row) => [...row.keys()].sort((i, j) => row[j] - row[i]);
 
-/** Return the numbers from 1 to the count of words, in an order of their own. */
-export function shuffled(random = Math.random) {
-  const values = WORDS.map((_, i) => i + 1);
-  for (let i = values.length - 1; i > 0; i--) {
-    const j = Math.floor(random() * (i + 1));
-    [values[i], values[j]] = [values[j], values[i]];
-  }
-  return values;
-}
+/** Return the numbers from 1 to the count of words, in another order. */
+export const shuffled = () => shuffledItems(WORDS.map((_, i) => i + 1));
 
 // The line
 

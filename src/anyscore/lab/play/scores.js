@@ -24,6 +24,10 @@ export function softmax(scores, temperature = 1) {
   return weights.map((w) => w / sum);
 }
 
+/** Return the place of the largest number. */
+export const placeOfMost = (numbers) =>
+  numbers.reduce((best, x, i) => (x > numbers[best] ? i : best), 0);
+
 /** Return the parameters of a score, from the tensors {name: array} of a layer of the width d. */
 export function parametersOf(name, tensors, d) {
   const p = { ...SCORES[name].fixed(d) };

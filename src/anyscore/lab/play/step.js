@@ -1,8 +1,8 @@
 // One step in detail: the scores of all keys, their softmax, and the terms of one score.
 
 import { nameTokens } from "../../plot/heatmap.js";
-import { placeOfMost } from "./alignment_map.js";
 import { drawBars } from "./bars.js";
+import { placeOfMost } from "./scores.js";
 import { decimal, formula, percent } from "./words.js";
 
 export const STEP = `
