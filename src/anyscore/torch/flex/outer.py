@@ -11,14 +11,13 @@ import operator
 from collections.abc import Callable, Iterator
 from typing import Any
 
-import torch
 from torch import Tensor
 from torch.nn import functional
 
 from anyscore.score import Outer
 from anyscore.score.formula import functions
 from anyscore.score.formula.tape import LONGEST
-from anyscore.torch.flex.trace import Traced, number_of
+from anyscore.torch.flex.trace import Traced, functions_named, number_of
 
 
 class NoFormula(Exception):
@@ -149,9 +148,8 @@ _FUNCTIONS: dict[str, Callable[..., Any]] = {
 del _FUNCTIONS["softplus"]  # PyTorch's has more arguments
 _TERMS: dict[Any, Callable[..., Any]] = {
     found: function
-    for module in (operator, torch, torch.Tensor)
     for name, function in {**_OPERATORS, **_FUNCTIONS}.items()
-    if (found := getattr(module, name, None)) is not None
+    for found in functions_named(name)
 } | {
     functional.softplus: _softplus, functional.gelu: _gelu, functional.leaky_relu: _leaky_relu,
     functional.relu: lambda x, inplace=False: functions.relu(x),

@@ -9,7 +9,6 @@ depends on the score.
 from __future__ import annotations
 
 import math
-import operator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,17 +17,17 @@ from torch import Tensor
 
 from anyscore.score import Outer
 from anyscore.torch.flex.outer import NoFormula, outer_of
-from anyscore.torch.flex.trace import Traced, number_of
+from anyscore.torch.flex.trace import Traced, functions_named, number_of
 
-_ADD = operator.add, torch.add, torch.Tensor.add
-_SUB = operator.sub, torch.sub, torch.Tensor.sub, torch.subtract
-_MUL = operator.mul, torch.mul, torch.Tensor.mul, torch.multiply
-_DIV = operator.truediv, torch.div, torch.Tensor.div, torch.divide, torch.true_divide
-_NEG = operator.neg, torch.neg, torch.Tensor.neg, torch.negative
-_TANH = torch.tanh, torch.Tensor.tanh
-_WHERE = torch.where, torch.Tensor.where
-_FILL = torch.masked_fill, torch.Tensor.masked_fill
-_SAME = torch.Tensor.float, torch.Tensor.contiguous, torch.Tensor.clone
+_ADD = functions_named("add")
+_SUB = functions_named("sub", "subtract")
+_MUL = functions_named("mul", "multiply")
+_DIV = functions_named("truediv", "div", "divide", "true_divide")
+_NEG = functions_named("neg", "negative")
+_TANH = functions_named("tanh")
+_WHERE = functions_named("where")
+_FILL = functions_named("masked_fill")
+_SAME = functions_named("float", "contiguous", "clone")
 
 
 @dataclass

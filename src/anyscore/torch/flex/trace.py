@@ -385,11 +385,14 @@ def _linear(x: Traced) -> tuple[int, int, int] | None:
     return i + sign * k, j + sign * m, n + sign * o
 
 
-_COMPARED = {
-    getattr(module, name)
-    for name in ("lt", "le", "gt", "ge", "eq", "ne")
-    for module in (operator, torch, torch.Tensor)
-}
+def functions_named(*names: str) -> frozenset[Any]:
+    """Return the functions of these names of Python's operators, of PyTorch and of its tensors."""
+    modules = operator, torch, torch.Tensor
+    found = (getattr(module, name, None) for module in modules for name in names)
+    return frozenset(filter(callable, found))  # torch.float is a dtype
+
+
+_COMPARED = functions_named("lt", "le", "gt", "ge", "eq", "ne")
 
 
 def _linear_part(x: Any) -> tuple[int, int, int] | None:
@@ -399,8 +402,5 @@ def _linear_part(x: Any) -> tuple[int, int, int] | None:
 
 
 _LINEAR: dict[Any, str] = {
-    operator.add: "add", torch.add: "add", torch.Tensor.add: "add",
-    operator.sub: "sub", torch.sub: "sub", torch.Tensor.sub: "sub",
-    operator.mul: "mul", torch.mul: "mul", torch.Tensor.mul: "mul",
-    operator.neg: "neg", torch.neg: "neg", torch.Tensor.neg: "neg",
-}  # fmt: skip
+    function: name for name in ("add", "sub", "mul", "neg") for function in functions_named(name)
+}
