@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from typing import Any, cast
+from weakref import ref
 
 import torch
 import torch.distributed as dist
@@ -473,6 +474,18 @@ def layer_error(rank: int, ranks: int, scheme: str) -> float:
     pairs = zip(alone, layer.parameters(), strict=True)
     errors = [(g - p.grad).abs().max().item() for g, p in pairs]
     return max(*errors, (found - expected).abs().max().item())
+
+
+def left_of_a_destroyed_group(rank: int, ranks: int) -> tuple[bool, str]:
+    """Return whether a layout and a graph keep a destroyed group alive; and what a call says."""
+    group = dist.new_group()
+    layout, x = Contiguous(group), torch.randn(1, 4, 8, requires_grad=True)
+    found = attention(x, x, x, score=Laplace(2.0), across=layout)
+    dist.destroy_process_group(group)
+    lives = ref(group)
+    del group
+    assert found.requires_grad
+    return lives() is not None, _message(lambda: attention(x, x, x, across=layout))
 
 
 def multi_head_error(rank: int, ranks: int) -> float:

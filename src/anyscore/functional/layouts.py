@@ -7,9 +7,11 @@ Uneven        [0 0 0 1 1 1 1 1 1 1 2 2 2 2 3 3]      pieces of any lengths
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+from weakref import ref
 
 from anyscore import backends
 from anyscore.call.shards import Exchange, Shards, of_tokens
@@ -21,8 +23,8 @@ class Layout:
     """Base class of layouts.
 
     over: a `DeviceMesh` of one dimension or a process group of PyTorch; or the name of an axis, for
-    JAX inside `jax.shard_map`. tokens: the number of tokens of the whole sequence; None: every rank
-    has as many as this one.
+    JAX inside `jax.shard_map`. The layout does not keep a process group alive. tokens: the number
+    of tokens of the whole sequence; None: every rank has as many as this one.
     """
 
     over: Any
@@ -32,6 +34,7 @@ class Layout:
         tokens = self.tokens
         if tokens is not None and not _is_count(tokens):
             raise ValueError(f"tokens must be an integer ≥ 0 or None, got {brief(tokens)}.")
+        object.__setattr__(self, "over", _weakly(self.over))
 
     def shard(self, x: Array, dim: int = -2) -> Array:
         """Return this rank's tokens of the whole sequence.
@@ -269,6 +272,7 @@ class Uneven(Layout):
         for n in self.lengths:
             if not _is_count(n):
                 raise ValueError(f"lengths must be integers ≥ 0, got {brief(n)}.")
+        super().__post_init__()
 
     @property
     def tokens(self) -> int:  # type: ignore[override]
@@ -282,6 +286,17 @@ class Uneven(Layout):
             )
         starts = [sum(self.lengths[:r]) for r in range(ranks)]
         return Shards(tuple((x,) for x in starts), tuple((n,) for n in self.lengths))
+
+
+def _weakly(over: Any) -> Any:
+    """Return a weak reference to a process group, and anything else as it is.
+
+    `destroy_process_group` ends the threads of a group only if nothing else holds the group. A
+    thread that lives on may crash the end of the program (pytorch/pytorch#190489).
+    """
+    distributed = sys.modules.get("torch.distributed")
+    is_group = distributed is not None and isinstance(over, distributed.ProcessGroup)
+    return ref(over) if is_group else over
 
 
 def _is_count(n: object) -> bool:

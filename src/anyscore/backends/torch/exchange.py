@@ -12,7 +12,7 @@ from hashlib import blake2b
 from pathlib import Path
 from socket import gethostname
 from typing import Any, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 import torch.distributed as dist
@@ -36,11 +36,20 @@ class ProcessExchange:
     """
 
     def __init__(self, over: dist.ProcessGroup) -> None:
-        self.group = over
+        self._group = ref(over)  # weakly: graphs keep exchanges
         self.rank = dist.get_rank(self.group)
         self.ranks = dist.get_world_size(self.group)
         has_cpu = "cpu" in dist.get_backend_config(self.group)
         self._device = torch.device("cpu" if has_cpu else "cuda")
+
+    @property
+    def group(self) -> dist.ProcessGroup:
+        """The group of the processes.
+
+        Raises:
+            ValueError: the group was destroyed.
+        """
+        return _alive(self._group)
 
     @property
     def compares(self) -> bool:
@@ -317,12 +326,15 @@ class _Gather(torch.autograd.Function):
 def exchange_of(over: Any) -> ProcessExchange:
     """Return the exchange of a mesh of one dimension, or of a process group.
 
+    Args:
+        over: the mesh, or a weak reference to the group.
+
     Raises:
         TypeError: `over` is neither.
-        ValueError: the mesh has more dimensions.
+        ValueError: the mesh has more dimensions, or the group was destroyed.
     """
-    if isinstance(over, dist.ProcessGroup):
-        return ProcessExchange(over)
+    if isinstance(over, ref):
+        return ProcessExchange(_alive(over))
     if not hasattr(over, "get_group"):
         raise TypeError(
             f"a layout is over {brief(over)}, expected a DeviceMesh of one dimension, such as "
@@ -334,6 +346,16 @@ def exchange_of(over: Any) -> ProcessExchange:
             'choose it, as in mesh["cp"].'
         )
     return ProcessExchange(over.get_group())
+
+
+def _alive(group: ref[dist.ProcessGroup]) -> dist.ProcessGroup:
+    found = group()
+    if found is None:
+        raise ValueError(
+            "the process group of the layout was destroyed, or nothing else refers to it: make a "
+            "layout of a group that lives."
+        )
+    return found
 
 
 def _with_tokens(x: Tensor, axis: int, count: int) -> list[int]:

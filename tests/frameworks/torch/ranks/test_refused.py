@@ -85,3 +85,10 @@ def test_a_group_works_after_an_error(group: Group) -> None:
         ranks_calls.compare, "ring", "zigzag", ["laplace"], "causal", "auto"
     ):
         assert errors["laplace"] <= 1e-12
+
+
+def test_a_destroyed_group(group: Group) -> None:
+    """Its threads end, which a layout or a graph must not prevent; a call says so."""
+    for lives, message in group(2).run(ranks_calls.left_of_a_destroyed_group):
+        assert not lives
+        assert "the process group of the layout was destroyed" in message
