@@ -31,8 +31,8 @@ COMPILED: dict[str, Callable[[Tensor], Any]] = {
     [
         ("Dot", "none"),
         ("Additive", "intervals"),
-        ("Trilinear", "keys"),
-        ("GATv2", "array"),
+        pytest.param("Trilinear", "keys", marks=pytest.mark.weekly),
+        pytest.param("GATv2", "array", marks=pytest.mark.weekly),
         ("Gaussian", "list"),
     ],
 )

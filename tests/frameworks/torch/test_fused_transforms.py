@@ -112,7 +112,7 @@ def test_third_derivatives() -> None:
     ("name", "mask", "dropout"),
     [
         pytest.param("Additive", "intervals", 0.4, marks=pytest.mark.triton),
-        pytest.param("Trilinear", "both", 0.0, marks=pytest.mark.triton),
+        pytest.param("Trilinear", "both", 0.0, marks=[pytest.mark.triton, pytest.mark.weekly]),
         ("Gaussian", "boolean", 0.4),
     ],
 )

@@ -30,7 +30,7 @@ pytestmark = pytest.mark.skipif(
     os.environ.get("TRITON_INTERPRET") == "1", reason="compiled kernels, not interpreted ones"
 )
 
-CHIPS = pytest.mark.parametrize("chip", [80, 90])
+CHIPS = pytest.mark.parametrize("chip", [pytest.param(80, marks=pytest.mark.weekly), 90])
 """Kernels near their bounds compile for both chips, others for the chip where they need more."""
 WARPS = 4
 SHARED = {80: 99 * 1024, 90: 227 * 1024}
@@ -141,12 +141,7 @@ def test_forward_of_tanh(launches: list[Launch], chip: int) -> None:
         assert reciprocals <= 0.5
 
 
-HOPPER_DAILY = pytest.mark.parametrize(
-    "chip", [pytest.param(80, marks=[pytest.mark.slow, pytest.mark.weekly]), 90]
-)
-
-
-@HOPPER_DAILY
+@CHIPS
 def test_forward_of_leaky_relu(launches: list[Launch], chip: int) -> None:
     """An element takes two additions, with loads 2.2 instructions."""
     call(pairs.LEAKY_RELU)
@@ -166,8 +161,8 @@ NARROW = {"weight": False, "features": torch.bfloat16}
 """Features of 16 bits, which tensor cores multiply."""
 
 
-@HOPPER_DAILY
-@pytest.mark.parametrize("name", ["product", "squared"])
+@CHIPS
+@pytest.mark.parametrize("name", ["product", pytest.param("squared", marks=pytest.mark.weekly)])
 def test_features_of_16_bits(launches: list[Launch], name: str, chip: int) -> None:
     """Tiles run ahead of the tensor cores in every loop, and next to nothing spills."""
     call(pairs.BY_NAME[name], **NARROW)
@@ -187,7 +182,7 @@ def test_features_of_16_bits(launches: list[Launch], name: str, chip: int) -> No
             assert sum(x["LDGSTS"] for x in counts) > 0
 
 
-@HOPPER_DAILY
+@CHIPS
 def test_a_product_takes_17_instructions(launches: list[Launch], chip: int) -> None:
     """A pair of a query and a key takes at most 17, softmax and values included, for width 64."""
     call(pairs.PRODUCT, **NARROW)
@@ -219,7 +214,10 @@ def test_forward_never_spills(
         assert compiled(launch, chip).stack == 0, name_of(launch)
 
 
-@pytest.mark.parametrize(("dtype", "chip"), [(torch.float32, 80), (torch.float64, 90)])
+@pytest.mark.parametrize(
+    ("dtype", "chip"),
+    [(torch.float32, 80), pytest.param(torch.float64, 90, marks=pytest.mark.weekly)],
+)
 def test_wide_dtypes_compile(launches: list[Launch], dtype: torch.dtype, chip: int) -> None:
     call(pairs.TANH, dtype, d_v=80, dropout=0.1, bias=True, mask=True)
     call(pairs.PRODUCT, dtype, width=128, d_v=128, weight=False, backward=True)

@@ -248,7 +248,7 @@ def test_gradients(deviation: float, trained: list[list[int]]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lengths", "both"])
+@pytest.mark.parametrize("name", ["lengths", pytest.param("both", marks=pytest.mark.weekly)])
 def test_gradients_under_masks(name: str, trained: list[list[int]]) -> None:
     xs, mask = drawn([0.5, 1.0]), MASKS[name]()
     found = assert_slopes(xs, mask=mask)
@@ -264,7 +264,7 @@ def test_gradients_under_masks(name: str, trained: list[list[int]]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fill", [torch.nan, 1e4])
+@pytest.mark.parametrize("fill", [torch.nan, pytest.param(1e4, marks=pytest.mark.weekly)])
 def test_kernels_leave_out_what_nobody_reads(fill: float) -> None:
     """`attention` clears such tokens before; the kernels themselves do not read them either."""
     query, key, value, w = (x.flatten(0, 1) for x in drawn([0.5, 0.5]))
@@ -288,7 +288,9 @@ def test_kernels_leave_out_what_nobody_reads(fill: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("which", ["query", "value", "far"])
+@pytest.mark.parametrize(
+    "which", ["far", *(pytest.param(x, marks=pytest.mark.weekly) for x in ("query", "value"))]
+)
 def test_gradients_of_problems_left_to_exact_kernels(which: str, trained: list[list[int]]) -> None:
     xs = drawn([0.5, 0.5])
     alone = slopes([x[:1] for x in xs[:3]] + xs[3:], "separable")
@@ -305,7 +307,7 @@ def test_gradients_of_problems_left_to_exact_kernels(which: str, trained: list[l
         torch.testing.assert_close(x[1], whole[1], equal_nan=True, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.slow
+@pytest.mark.weekly
 def test_gradients_of_grouped_heads_in_bands(
     trained: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -63,7 +63,9 @@ def test_squared_distances(name: str, dtype: torch.dtype, offset: float, width: 
     assert (found <= 0).all()
 
 
-@pytest.mark.parametrize("name", DISTANCES)
+@pytest.mark.parametrize(
+    "name", [x if x == "learned" else pytest.param(x, marks=pytest.mark.weekly) for x in DISTANCES]
+)
 def test_gradients_of_squared_distances(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Sums by products agree with the definition, in bands of problems and of keys too."""
     tensors = [drawn(*shape) for shape in ((3, 2, 70, 7), (3, 1, TOKENS, 7), (3, 1, TOKENS, 2))]

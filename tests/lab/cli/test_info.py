@@ -55,7 +55,9 @@ def test_info_says_that_the_core_was_built_elsewhere(monkeypatch: pytest.MonkeyP
     assert "built on another machine, without avx512, which this processor has" in said
 
 
-@pytest.mark.parametrize("missing", ["typer", "torch", "rich"])
+@pytest.mark.parametrize(
+    "missing", ["torch", *(pytest.param(x, marks=pytest.mark.weekly) for x in ("typer", "rich"))]
+)
 def test_without_the_packages_of_the_laboratory(missing: str) -> None:
     """`pip install anyscore` alone has `anyscore info`, as plain lines or JSON."""
 

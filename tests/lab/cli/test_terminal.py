@@ -165,11 +165,11 @@ def test_json_holds_nothing_that_steers_a_terminal(capsys: pytest.CaptureFixture
         assert "می\u200cخواهم" in said
 
 
-SLOW = pytest.mark.slow
+WEEKLY = pytest.mark.weekly
 
 
 @pytest.mark.parametrize(
-    "name", ["SIGINT", pytest.param("SIGTERM", marks=SLOW), pytest.param("SIGHUP", marks=SLOW)]
+    "name", ["SIGINT", pytest.param("SIGTERM", marks=WEEKLY), pytest.param("SIGHUP", marks=WEEKLY)]
 )
 def test_a_signal_keeps_what_is_finished_and_reports_it(
     name: str, pairs: Path, tmp_path: Path

@@ -99,7 +99,12 @@ def test_checkpointing_and_data_parallel_models(group: Group, fully_sharded: boo
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("scheme", "layout", "ranks"),
-    [("ring", "zigzag", 2), ("ring", "uneven", 3), ("stay", "zigzag", 2), ("gather", "zigzag", 2)],
+    [
+        ("ring", "zigzag", 2),
+        pytest.param("ring", "uneven", 3, marks=pytest.mark.weekly),
+        pytest.param("stay", "zigzag", 2, marks=pytest.mark.weekly),
+        pytest.param("gather", "zigzag", 2, marks=pytest.mark.weekly),
+    ],
 )
 def test_one_graph_of_the_compiler(group: Group, scheme: str, layout: str, ranks: int) -> None:
     for error in group(ranks).run(ranks_calls.compiled_error, scheme, layout):
