@@ -66,6 +66,15 @@ def test_the_models_of_the_front_page_answer_a_date(open_file: Open) -> None:
         expect(frame.get_by_text(answer, exact=True).nth(2)).to_be_visible()
 
 
+def test_the_frame_has_the_theme_of_the_site(open_file: Open) -> None:
+    """The system's theme is the light one, for a theme of Playwright's would reach the frame."""
+    page = open_file(SITE / "index.html", color_scheme="null")
+    button = page.frame_locator("iframe").locator("#theme")
+    expect(button).to_have_text("Dark theme")
+    page.evaluate("document.body.dataset.theme = 'dark'")
+    expect(button).to_have_text("Light theme")
+
+
 def test_the_front_page_is_small() -> None:
     """The page with its frame is below 1 MB; the theme of the site is shared by all pages."""
     assert sum((SITE / name).stat().st_size for name in ("index.html", "play.html")) < 1_000_000
