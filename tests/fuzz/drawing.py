@@ -12,6 +12,7 @@ from fuzz.drawn import STORE, Call, lead_of
 from fuzz.exact import Shape
 from fuzz.formulas import KINDS
 from fuzz.mask_specs import bounds, specs
+from fuzz.outers import FORMULAS
 from helpers.table_scores import ROWS
 
 SCALES = {
@@ -118,6 +119,7 @@ def calls(draw: st.DrawFn, framework: str, gradients: bool = True) -> Call:
     sides = far_besides(whole, queries, keys, dtype) if far else besides(whole, queries, keys)
     beside = draw(sides)
     valid_lens = draw(bounds(whole, queries, keys)) if draw(some) < 2 else None
+    has_function = not far and not row.outer and draw(some) < 2
     return Call(
         framework, dtype, kind, parameters,
         (*q_lead, queries, d_q), (*k_lead, keys, d_k), (*v_lead, keys, d_v), groups,
@@ -130,7 +132,7 @@ def calls(draw: st.DrawFn, framework: str, gradients: bool = True) -> Call:
         draw(st.booleans()), beside.normalizer == "softmax" and draw(st.booleans()),
         gradients and draw(st.booleans()),
         draw(st.booleans()), prepared, draw(st.integers(0, 2**16)),
-        beside, exact,
+        beside, exact, draw(st.sampled_from(sorted(FORMULAS))) if has_function else "",
     )  # fmt: skip
 
 

@@ -24,7 +24,7 @@ class Call:
     parameters: shapes of tensors, or values of other parameters. data, magnitude: distribution of
     queries and keys. fill: number in tokens that are not attended; None for ordinary numbers.
     poison: (tensor, NaN or ±∞ in one of its tokens, attended or not). layout: memory layouts of
-    query, key and value. softcap: c, or 0 for no cap. exact: see `Problem`.
+    query, key and value. softcap: c, or 0 for no cap. exact, function: see `Problem`.
     """
 
     framework: str
@@ -55,6 +55,7 @@ class Call:
     numbers: int
     beside: Beside
     exact: bool = False
+    function: str = ""
     lead: Shape = field(init=False)
 
     def __post_init__(self) -> None:
@@ -126,7 +127,7 @@ class Call:
             self.kind, arrays["query"], arrays["key"], arrays["value"], parameters, self.lead,
             keep, EPS[self.dtype], STORE[self.dtype], kept, self.dropout,
             d_output, d_weights, d_lse, softcap=self.softcap, beside=self.beside, tensors=beside,
-            exact=self.exact,
+            exact=self.exact, function=self.function,
         )  # fmt: skip
 
 

@@ -64,6 +64,7 @@ class Problem:
     d_lse: gradients of a loss, or None. tanh: see `Form`. softcap: c, or 0 for no cap. beside,
     tensors: sink, biases and normalizer, with their tensors. exact: True if no order of summation
     rounds a score before a bias. rounds_weights: whether the sum of values takes stored weights.
+    function: the outer function of a formula, see `outers.FORMULAS`; "" for none.
     """
 
     kind: str
@@ -86,6 +87,7 @@ class Problem:
     tensors: dict[str, np.ndarray] = field(default_factory=dict)
     exact: bool = False
     rounds_weights: bool = False
+    function: str = ""
 
     def projects_bad_rows(self, at: dict[str, Shape]) -> bool:
         """Return whether tokens at these places, that any head attends, are not finite.
@@ -168,7 +170,7 @@ def _solve_one(call: Problem, n: Shape, answer: Answer) -> None:
             p[name] = q.like(y[at[name]])
     form = replace(formulas.form(call.kind, p, q, k), tanh=call.tanh)
     form = replace(form, apart=_apart(call, p, q, call.key[at["key"]]))
-    scores = scored(call.kind, p, q, k, form, call.beside, call.softcap, call.exact)
+    scores = scored(call.kind, p, q, k, form, call.beside, call.softcap, call.exact, call.function)
     normal = normalized(call.beside.normalizer, scores.s, keep)
     weights, lse = normal.p, normal.lse
     z = np.ones_like(weights.x) if call.kept is None else call.kept[n] / (1 - call.rate)

@@ -4,10 +4,13 @@
     log1p    −c · log(1 + x)          arcosh   −c · arcosh(1 + x)
 
 An error of x may be larger than x, so function and slope are computed at x − e and x + e. The last
-three have the slope 0 at x ≤ 0; log1p may have the slope 1 below 0.
+three have the slope 0 at x ≤ 0; log1p may have the slope 1 below 0. `FORMULAS` are functions that
+users may write, for any score.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import numpy as np
 
@@ -78,3 +81,55 @@ def slope_of_distance(name: str, x: np.ndarray) -> np.ndarray:
     if name == "arcosh":
         return np.asarray(1 / (np.sqrt(x) * np.sqrt(x + 2)))
     return np.asarray(0.5 / np.sqrt(x) if name == "sqrt" else 1 / (1 + x))
+
+
+FORMULAS = {
+    "square": "x**2 / 8",
+    "softsign": "4 * x / (1 + abs(x))",
+    "sigmoid": "6 * sigmoid(x)",
+    "bent": "where(x > 0, x, x / 4)",
+}
+"""Functions of a score by name, as texts for `Outer.from_formula`."""
+
+
+def of_formula(name: str, x: Number) -> tuple[Number, Number]:
+    """Return the function of this name of x, and its slope, both as far off as x − e and x + e go.
+
+    Each operation rounds by less than ε; the slope of softsign is a difference of two terms.
+    """
+    value, slope, terms = _OF_FORMULA[name]
+    at, ends = x.x, (x.x - x.e, x.x + x.e)
+    between = np.where((ends[0] < 0) & (ends[1] > 0), 0.0, at)  # where a slope may turn
+    points = (*ends, between)
+    off = np.max([np.abs(value(z) - value(at)) for z in points], axis=0)
+    turned = np.max([np.abs(slope(z) - slope(at)) for z in points], axis=0)
+    own = 8 * x.eps
+    found = x.like(value(at), off + own * np.abs(value(at)) + x.least)
+    return found, x.like(slope(at), turned + own * terms(at) + x.least)
+
+
+def _sigmoid(x: np.ndarray) -> np.ndarray:
+    small = np.exp(-np.abs(x))
+    return np.asarray(np.where(x > 0, 1.0, small) / (1 + small))
+
+
+Function = Callable[[np.ndarray], np.ndarray]
+_OF_FORMULA: dict[str, tuple[Function, Function, Function]] = {
+    "square": (lambda x: x * x / 8, lambda x: x / 4, lambda x: np.abs(x) / 4),
+    "softsign": (
+        lambda x: 4 * x / (1 + np.abs(x)),
+        lambda x: 4 / np.square(1 + np.abs(x)),
+        lambda x: 4 / (1 + np.abs(x)),
+    ),
+    "sigmoid": (
+        lambda x: 6 * _sigmoid(x),
+        lambda x: 6 * _sigmoid(x) * _sigmoid(-x),
+        lambda x: 6 * _sigmoid(x),
+    ),
+    "bent": (
+        lambda x: np.where(x > 0, x, x / 4),
+        lambda x: np.where(x > 0, 1.0, 0.25),
+        np.ones_like,
+    ),
+}
+"""The function, its slope, and the size of the slope's terms, by name."""

@@ -5,15 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cache
 from importlib import import_module
 from typing import Any
 
 import numpy as np
 
 import anyscore
+from anyscore.score import Outer
 from fuzz.drawn import Call
 from fuzz.exact import Problem
 from fuzz.mask_specs import build
+from fuzz.outers import FORMULAS
+
+
+@cache
+def with_function(kind: Any, name: str) -> Any:
+    """Return a class of scores of a kind, each with an outer function of a formula."""
+    outer = Outer.from_formula(name, FORMULAS[name])
+
+    def lower(self: Any, xp: Any, query: Any, key: Any) -> Any:
+        return kind.lower(self, xp, query, key)._replace(outer=outer)
+
+    return type(f"{kind.__name__}_{name}", (kind,), {"lower": lower})
+
 
 NAMES = "output", "weights", "lse"
 
@@ -111,7 +126,8 @@ class NumPy:
     ) -> dict[str, Any]:
         """Return the arguments of `attention` and `plan`."""
         fields = {name: inputs.get(name, x) for name, x in problem.parameters.items()}
-        score = getattr(anyscore, call.kind)(**fields)
+        kind = getattr(anyscore, call.kind)
+        score = (with_function(kind, call.function) if call.function else kind)(**fields)
         key = anyscore.prepare_keys(inputs["key"], score) if call.prepared else inputs["key"]
         return {
             "query": inputs["query"],

@@ -49,8 +49,11 @@ def scored(
     beside: Beside,
     softcap: float,
     exact: bool = False,
+    function: str = "",
 ) -> Scored:
-    """Return the scores of one head. exact: whether the sums have no rounding."""
+    """Return the scores of one head. exact: whether the sums have no rounding. function: see
+    `outers.FORMULAS`.
+    """
     sums = formulas.sums(form, formulas.pairs(form))
     out = Scored(kind, p, q, k, form, beside, formulas.scores(form, sums))
     size = out.s.x.shape
@@ -60,6 +63,9 @@ def scored(
         out.s = out.s.plus(beside.bias.matrix(p["bias="], *size))
     if form.outer is not None:
         out.s, slope = outers.of_distance(*form.outer, out.s)
+        out.slopes.append(slope)
+    if function:
+        out.s, slope = outers.of_formula(function, out.s)
         out.slopes.append(slope)
     if softcap:
         out.s, slope = outers.cap(out.s, softcap, form.tanh)
