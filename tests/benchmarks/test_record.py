@@ -107,6 +107,7 @@ def test_a_quick_run_is_no_record(given: tuple[str, ...]) -> None:
     check_refused(call("--record", *given), "--record: expected a name")
 
 
+@pytest.mark.slow
 def test_small_layers_write_a_run_of_record(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(small_layers, "TURN", 0.0)
     monkeypatch.setattr(small_layers, "ROUNDS", 1)

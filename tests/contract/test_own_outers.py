@@ -156,6 +156,7 @@ def test_second_derivatives() -> None:
     torch.autograd.gradgradcheck(lambda *x: attention(*x[:3], score=Own(x[3], PRODUCT, OUTER)), xs)
 
 
+@pytest.mark.slow
 def test_layers_and_compilation() -> None:
     xs = leaves(draw(1, queries=4, keys=5), torch.float32)
     layer = Attention(score=Own(torch.nn.Parameter(xs[3].detach()), PRODUCT, OUTER))

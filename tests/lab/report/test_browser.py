@@ -68,6 +68,7 @@ def test_axe_finds_nothing(
     assert complaints(page) == []
 
 
+@pytest.mark.slow
 def test_axe_would_find_something(open_report: Open) -> None:
     page = open_report()
     page.evaluate(

@@ -175,7 +175,10 @@ def test_greedy_says_neither_padding_nor_the_start(model: str) -> None:
 
 
 @of_every_translator
-@pytest.mark.parametrize("score", ["scaled_dot", "additive", "gaussian"])
+@pytest.mark.parametrize(
+    "score",
+    ["additive", *(pytest.param(x, marks=pytest.mark.slow) for x in ("scaled_dot", "gaussian"))],
+)
 def test_it_learns_to_reverse(model: str, score: str) -> None:
     generator = torch.Generator().manual_seed(0)
     source = torch.randint(4, 9, (48, 4), generator=generator)

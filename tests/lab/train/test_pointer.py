@@ -137,7 +137,10 @@ def test_targets_are_places_and_unknown_tokens_can_be_said() -> None:
     assert model.tokens([6, 4, EOS], once.source.split(), data.target_vocabulary) == ["y", "x"]
 
 
-@pytest.mark.parametrize("score", ["scaled_dot", "additive", "gaussian"])
+@pytest.mark.parametrize(
+    "score",
+    ["additive", *(pytest.param(x, marks=pytest.mark.slow) for x in ("scaled_dot", "gaussian"))],
+)
 def test_it_learns_to_sort(score: str) -> None:
     data = encode(sorting(most=3), places=True)
     settings = Settings(model="pointer", hidden=32, epochs=30, learning_rate=1e-2, batch_size=32)
