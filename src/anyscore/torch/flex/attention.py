@@ -36,6 +36,8 @@ from anyscore.torch.flex.trace import (
 if TYPE_CHECKING:
     from torch.nn.attention.flex_attention import AuxRequest
 
+STEPS = "m * score, + a bias, a function or a softcap, + a bias, -inf where masked"
+"""The steps that the kernels know, for a message."""
 Mod = Callable[..., Any]
 Term = tuple[float, Any]
 
@@ -195,7 +197,8 @@ def _arguments(
         bias, bias_after = _biases(made, of_sum, positions, wide)
     except NoModification as reason:
         warnings.warn(
-            f"score_mod is computed in memory for all scores, queries × keys: {reason}.",
+            f"score_mod is computed in memory for all scores, queries × keys: {reason}. These "
+            f"steps, in this order, need memory for tokens alone: {STEPS}.",
             stacklevel=4,
         )
         return _by_definition(query, key, result, mask, own, positions)
@@ -214,10 +217,10 @@ def _score(
 ) -> tuple[Any, Tensor]:  # fmt: skip
     """Return the score with the factors of a modification, and the query with those of queries."""
     if score is not None and (made.factor != 1.0 or made.factors):
-        raise NoModification("a factor multiplies the score: the score has its own scale")
+        raise NoModification("a factor multiplies the score: give score= its own scale")
     for factor in made.factors:
         if isinstance(factor, Traced) and "kv_idx" in factor.depends:
-            raise NoModification(f"{factor} multiplies the score and depends on kv_idx")
+            raise NoModification(f"{factor} multiplies the score: multiply the key before the call")
         query = query * numbers(factor, positions).to(query.dtype)
     if score is None:
         scale = 1 / math.sqrt(max(query.shape[-1], 1)) if scale is None else scale
@@ -228,9 +231,9 @@ def _score(
 def _with_outer(outer: Outer, score: Any, query: Tensor, key: Tensor) -> Score:
     """Return a score that is followed by an outer function."""
     if not isinstance(score, Score):
-        raise NoModification("a function of the score follows a callable")
+        raise NoModification("a function of the score follows score=: put the function into it")
     if _outer_of(score, query, key) is not None:
-        raise NoModification("a function of the score follows the score's outer function")
+        raise NoModification("a function follows the outer function of score=: one of them fits")
     kind: Any = type(score)
     given = {x.name: getattr(score, x.name) for x in fields(kind) if x.init}
     found: Score = _kind_with_outer(kind, outer)(**given)

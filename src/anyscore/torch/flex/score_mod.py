@@ -78,7 +78,9 @@ def _taken_apart(result: Any, made: Modification) -> Modification:
     x: Any = result
     while not _is_score(x):
         if not _of_score(x):
-            raise NoModification(f"its result {x} does not depend on the score")
+            raise NoModification(
+                f"its result {x} does not depend on the score: add it to the score"
+            )
         try:
             x = _step(made, x)
         except NoModification as reason:
