@@ -45,7 +45,7 @@ OLDEST_tensorflow := $(patsubst %,frameworks/tensorflow/test_%.py,table calls ed
 demo: .venv/lab  ## compare attention scores at sorting; the report's place is printed
 	$(BIN)/anyscore compare --model pointer --scores scaled_dot,gaussian,additive --seeds 6 --no-rates
 
-test:  ## in ten minutes: a sample of the tests, to the end, whatever fails on the way
+test:  ## in about twelve minutes: a sample of the tests, to the end, whatever fails on the way
 	$(PYTHON) tests/processor_seconds.py begin
 	$(EACH) SHARE=--sample $(BOTH) tables; status=$$?; $(PYTHON) tests/processor_seconds.py table test; exit $$status
 
