@@ -49,10 +49,9 @@ def run(target: str, command: list[str]) -> int:
 
 def table(of: str) -> str:
     """Return rows of (target, processor seconds, budget at the pace of the run, mark)."""
-    found = {path.stem: path.read_text(encoding="utf-8") for path in sorted(FOLDER.glob("*.jsonl"))}
     seconds = {
-        target: sum(json.loads(row)["processor"] for row in text.splitlines())
-        for target, text in found.items()
+        path.stem: sum(json.loads(row)["processor"] for row in path.read_text("utf-8").splitlines())
+        for path in sorted(FOLDER.glob("*.jsonl"))
     }
     budgets = {target: BUDGETS.get(target, (0, 0))[RUNS.index(of)] for target in seconds}
     pace = median([seconds[x] / budget for x, budget in budgets.items() if budget] or [1.0])

@@ -18,6 +18,8 @@ from fuzz.exact import Problem
 from fuzz.mask_specs import build
 from fuzz.outers import FORMULAS
 
+NAMES = "output", "weights", "lse"
+
 
 @cache
 def with_function(kind: Any, name: str) -> Any:
@@ -28,9 +30,6 @@ def with_function(kind: Any, name: str) -> Any:
         return kind.lower(self, xp, query, key)._replace(outer=outer)
 
     return type(f"{kind.__name__}_{name}", (kind,), {"lower": lower})
-
-
-NAMES = "output", "weights", "lse"
 
 
 @dataclass
