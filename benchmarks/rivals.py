@@ -26,7 +26,7 @@ from benchmarks import (
     variants_torch,
 )
 from benchmarks.tasks import TASKS
-from benchmarks.work import Work
+from benchmarks.work import EXACT, Work
 
 
 @dataclass(frozen=True)
@@ -122,6 +122,7 @@ RIVALS = _by_name(
 _ON_GPU = "attention", "graph"
 ON_GPU = _by_name(
     OURS,
+    Rival(EXACT, variants_torch.exact, scores=_ADDITIVE),
     Rival("separable", variants_torch.separable, scores=_ADDITIVE),
     Rival("eager", variants.eager, scores=_FORMULA, tasks=_ON_GPU),
     Rival("compile", variants_torch.compiled_in_chunks, scores=_FORMULA, tasks=_ON_GPU),

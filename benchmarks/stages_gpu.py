@@ -9,7 +9,7 @@ from benchmarks.rivals import GRAPH, OURS, contestant
 from benchmarks.stages import PASSES, Part, Plan, Result, Settings, contestants
 from benchmarks.stages_models import graphs
 from benchmarks.variants_torch import gpu_memory
-from benchmarks.work import RANGES, Work
+from benchmarks.work import EXACT, RANGES, Work
 
 _MANY_KEYS = 65_536  # of a decoder's step, beside those of the shape
 PAIRS = {
@@ -43,7 +43,7 @@ def _on_gpu(work: Work, settings: Settings) -> list[Contestant]:
 def _ranges(work: Work) -> list[Contestant]:
     """Exponents that are small, at the border, clamped, and too large for exponentials."""
     return [
-        contestant(OURS.name, work.to(range=name), f"{OURS.name}, {RANGES[name][0]}")
+        contestant(EXACT, work.to(range=name), f"{OURS.name}, {RANGES[name][0]}")
         for name in ("half", "normal", "four", "eight")
     ]
 
@@ -58,7 +58,7 @@ def _forward(settings: Settings, results: list[Result]) -> Plan:
     for shape in settings.shapes:
         work = settings.work(shape)
         near, long = work.to(range="near"), _longer(work)
-        exact = contestant(OURS.name, near, "anyscore, exact")
+        exact = contestant(EXACT, near)
         group = [
             Comparison("forward", work, _on_gpu(work, settings)),
             Comparison("ranges", work, _ranges(work), "by the size of the numbers"),
@@ -106,7 +106,7 @@ def _kernels(settings: Settings, results: list[Result]) -> Plan:
     group = []
     for passes in PASSES:
         work = settings.work(shape, passes, score="additive")
-        some = [contestant(OURS.name, work.to(score=x), label) for label, x in PAIRS.items()]
+        some = [contestant(EXACT, work.to(score=x), label) for label, x in PAIRS.items()]
         group.append(Comparison("kernels", work, some, "pairs"))
     yield group
 

@@ -42,8 +42,13 @@ def anyscore_(work: Work) -> list[Variant]:
             return ours(*tensors, score=Additive(W_q, W_k, w))  # type: ignore[no-any-return]
 
         return [Variant("anyscore.attention", partial(gradient_call, attend, work))]
+    return variants.anyscore_(work, ours, name)
+
+
+def exact(work: Work) -> list[Variant]:
+    """List anyscore's exact kernels, with the share of each way of tanh."""
     shares = {"tiles": tiles(work)} if tiles(work) else {}
-    return [replace(x, about=shares) for x in variants.anyscore_(work, ours, name)]
+    return [replace(x, about=shares) for x in variants.anyscore_(work, impl="fused")]
 
 
 def _step(work: Work) -> Call:

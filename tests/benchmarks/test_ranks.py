@@ -39,7 +39,7 @@ def test_tables(
 ) -> None:
     for name, value in {"TOKENS": 64, "WIDTH": 8, "ROUNDS": 1, "LONG": 1024}.items():
         monkeypatch.setattr(ranks, name, value)
-    monkeypatch.setattr(record.write, "__defaults__", (None, tmp_path))
+    monkeypatch.setattr(record, "FOLDER", tmp_path)
     monkeypatch.setattr("sys.argv", ["ranks", "--threads", "1", "--record", "tried"])
     ranks.main()
     said = capsys.readouterr().out

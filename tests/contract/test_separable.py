@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from anyscore import Additive, Dot, GATv2, attention, log_sum_exp, plan
+from anyscore.backends.torch import triton
+from anyscore.backends.torch.backend import Torch
 from anyscore.kernels.triton import tables
 from anyscore.kernels.triton.tables import MEAN, ONE, PAIRS, deviation, values
 
@@ -147,3 +149,54 @@ def test_dtypes_that_are_refused() -> None:
 def test_calls_without_values_are_refused() -> None:
     with pytest.raises(NotImplementedError, match="it is for calls with values"):
         log_sum_exp(X, X, score=ADDITIVE, impl="separable")
+
+
+# -------------------------------------------------------------- without being asked
+
+
+@pytest.fixture
+def capability(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """Let tensors on the CPU pass for those of a GPU of this compute capability."""
+    found = [(9, 0)]
+    monkeypatch.setattr(triton, "_why_not_on_nvidia", lambda task, options: None)
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: found[0])
+    monkeypatch.setattr(
+        Torch, "prefers_separable", lambda self, *given: triton.prefers_separable(*given)
+    )
+    return found
+
+
+def route(queries: int, keys: int, lead: int = 32, score: Any = None, **options: Any) -> str:
+    """Return the route of a call of width 64, whose tensors have no memory."""
+    x = torch.ones(1, 1, 1, dtype=options.pop("dtype", torch.bfloat16))
+    q, k = (x.expand(lead, n, 64) for n in (queries, keys))
+    score = Additive(None, None, x[0, 0].expand(64)) if score is None else score
+    return plan(q, k, k, score=score, **options).route
+
+
+@pytest.mark.usefixtures("capability")
+def test_large_calls_in_half_precision_are_products() -> None:
+    for dtype in (torch.bfloat16, torch.float16):
+        assert route(4096, 4096, dtype=dtype) == "separable"
+        assert route(4096, 4096, dtype=dtype, return_lse=True, dropout=0.1) == "separable"
+    assert route(4096, 4096, impl="fused") != "separable"
+    assert route(4096, 4096, dtype=torch.float32) != "separable"
+    assert route(4096, 4096, score=Dot()) != "separable"
+    for options in ({"softcap": 2.0}, {"return_weights": True}, {"normalizer": "sigmoid"}):
+        assert route(4096, 4096, **options) != "separable"
+
+
+@pytest.mark.usefixtures("capability")
+def test_small_calls_are_exact() -> None:
+    """Elements and tokens have a bound each, at which products begin."""
+    assert route(2048, 2048, lead=16) == "separable"
+    assert route(2048, 2047, lead=16) != "separable"
+    for few in (511, 512):
+        for sizes in ((few, 2**20), (2**20, few)):
+            assert (route(*sizes) == "separable") is (few == 512)
+
+
+def test_other_gpus_are_exact(capability: list[tuple[int, int]]) -> None:
+    for now in ((8, 0), (9, 0), (8, 6), (8, 9), (10, 0), (12, 0)):
+        capability[0] = now
+        assert (route(4096, 4096) == "separable") is (now in triton.COMPILED)

@@ -96,6 +96,10 @@ class Backend:
         """Return the fused implementations for the device of a task, the preferred first."""
         raise NotImplementedError
 
+    def prefers_separable(self, task: Task, options: Options) -> bool:
+        """Return whether impl="auto" takes `separable` for a task, which it can then run."""
+        return False
+
     def lacks_kernels(self, task: Task) -> bool:
         """Return whether a task is on a device without kernels, where a large call warns."""
         return False
@@ -178,13 +182,17 @@ AS_THEY_ARE = Adapter()
 
 
 def choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implementation]:
-    """Choose the first fused implementation that can run the task, else the reference.
+    """Choose the implementation of a task: by default the first fused one that can run it.
 
     Raises:
         NotImplementedError: `impl` names an implementation that cannot run the task.
     """
     if options.impl == "reference":
         return _of_reference(backend, task, "asked for"), backend.reference
+    if options.impl == "separable" or (
+        options.impl == "auto" and backend.prefers_separable(task, options)
+    ):
+        return _separable(backend, task, options)
     reasons = []
     for implementation in backend.fused(task):
         reason = implementation.why_not(task, options)
@@ -196,12 +204,7 @@ def choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implem
     return _of_reference(backend, task, "; ".join(reasons)), backend.reference
 
 
-def choose_separable(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implementation]:
-    """Choose the implementation of impl="separable".
-
-    Raises:
-        NotImplementedError: there is none, or it cannot run the task.
-    """
+def _separable(backend: Backend, task: Task, options: Options) -> tuple[Plan, Implementation]:
     implementation = backend.separable
     if implementation is None:
         refuse("separable", "it is for PyTorch on NVIDIA GPUs")

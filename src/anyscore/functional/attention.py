@@ -21,7 +21,6 @@ from anyscore.call.backend import (
     Plan,
     Result,
     choose,
-    choose_separable,
     with_query_bias,
 )
 from anyscore.call.lowering import prepare
@@ -120,7 +119,8 @@ def attention(
             "reference" it is the definition in plain operations. With "fused" the call raises,
             with the reason, if no fused implementation can run it. With "separable" a GPU computes
             additive scores of half precision as products, to the rounding of the inputs. Other
-            calls raise; see the page separable of the documentation.
+            calls raise. Large calls are such products with "auto" too, and never with "fused"; see
+            the page separable of the documentation.
         across: the layout of the tokens on several ranks, such as `Contiguous(mesh)` in PyTorch.
             In JAX it is over the name of an axis, inside `jax.shard_map`; the name alone, "cp",
             means `Contiguous("cp")`. Query, key and value are then this rank's tokens, and masks
@@ -362,8 +362,6 @@ def _choose(backend: Backend, task: Task, options: Options) -> tuple[Plan, Imple
         return choose_sharded(backend, task, options)
     if task.normalizer != "softmax":
         return from_scores.choose_scores(backend, task, options)
-    if options.impl == "separable":
-        return *choose_separable(backend, task, options), task
     return *choose(backend, task, options), task
 
 

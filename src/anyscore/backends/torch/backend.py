@@ -51,6 +51,9 @@ class Torch(Backend):
     def fused(self, task: Task) -> tuple[Implementation, ...]:
         return _ON_CPU if task.first.is_cpu else _ON_GPU
 
+    def prefers_separable(self, task: Task, options: Options) -> bool:
+        return not task.first.is_cpu and triton.prefers_separable(task, options)
+
     def lacks_kernels(self, task: Task) -> bool:
         device = task.first.device
         return device.type != "cpu" and not is_compiling() and why_not_device(device) is not None

@@ -7,6 +7,7 @@ from contextlib import AbstractContextManager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from importlib.util import find_spec
+from math import prod
 from typing import Any, cast
 
 import torch
@@ -135,6 +136,28 @@ SEPARABLE = Implementation(
     _run_separable,
     lambda task: "tanh as products of rows, where the device finds them exact enough; else exact",
 )
+
+
+LEAST_ELEMENTS, LEAST_TOKENS = 2**32, 512
+"""The least elements (a query, a key and a feature), and the least queries and keys, of calls that
+take products without being asked. An H200 computes so many elements exactly in a millisecond.
+"""
+COMPILED = (8, 0), (9, 0)
+"""The compute capabilities for which tests compile products, and count their shared memory."""
+
+
+def prefers_separable(task: Task, options: Options) -> bool:
+    """Return whether a call without `impl` takes products of rows: one of known, large sizes."""
+    f, shape = task.score, task.sizes.scores_shape
+    if not isinstance(f, Factors) or task.sharded is not None:
+        return False
+    if not all(isinstance(n, int) for n in shape) or min(shape[-2:]) < LEAST_TOKENS:
+        return False
+    if prod(shape) * f.a.shape[-1] < LEAST_ELEMENTS:
+        return False
+    if _why_not_separable(task, options) is not None:
+        return False
+    return torch.cuda.get_device_capability(f.a.device) in COMPILED
 
 
 def _device_of(x: Tensor) -> AbstractContextManager[None]:

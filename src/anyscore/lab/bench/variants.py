@@ -42,14 +42,17 @@ def gradient_call(attend: Attend, work: Work) -> Call:
 
 
 def anyscore_(
-    work: Work, function: Callable[..., Any] = attention, name: str = ""
+    work: Work,
+    function: Callable[..., Any] = attention,
+    name: str = "",
+    impl: str | None = None,
 ) -> list[Variant]:
     """List anyscore's variant: the function as users call it.
 
-    function: (query, key, …, score=…, impl=…), a function of anyscore that does the work; name: its
-        name, "" for `attention`.
+    function: (query, key, …, score=…, impl=…), a function of anyscore that does the work. name: its
+        name, "" for `attention`. impl: None for "auto", on a GPU for the kernels that "auto" takes.
     """
-    impl = "fused" if work.device == "cuda" else "auto"
+    impl = impl or ("auto" if work.device == "cpu" or _takes_products(work) else "fused")
     score, of_weight = work.formula.score(work.weight), work.formula.score
 
     def learned(*inputs: Tensor) -> Tensor:
@@ -72,6 +75,12 @@ def anyscore_(
         return [Variant(f"anyscore.attention{keys}", build)]
     chosen = plan(work.query, work.key, work.value, score=score, impl=impl)
     return [Variant(f"anyscore.attention{keys}, {chosen.route}", build)]
+
+
+def _takes_products(work: Work) -> bool:
+    """Return whether `attention` computes such work as products of rows without being asked."""
+    score = work.formula.score(work.weight)
+    return plan(work.query, work.key, work.value, score=score).route == "separable"
 
 
 def eager(work: Work) -> list[Variant]:
