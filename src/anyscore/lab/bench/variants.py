@@ -52,7 +52,9 @@ def anyscore_(
     function: (query, key, …, score=…, impl=…), a function of anyscore that does the work. name: its
         name, "" for `attention`. impl: None for "auto", on a GPU for the kernels that "auto" takes.
     """
-    impl = impl or ("auto" if work.device == "cpu" or _takes_products(work) else "fused")
+    if impl is None:
+        is_auto = work.device == "cpu" or (not name and _takes_products(work))
+        impl = "auto" if is_auto else "fused"
     score, of_weight = work.formula.score(work.weight), work.formula.score
 
     def learned(*inputs: Tensor) -> Tensor:
