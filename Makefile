@@ -126,7 +126,7 @@ triton: .venv/dev .venv/triton
 triton-torch: .venv/dev .venv/triton
 	$(WITH_TRITON) TRITON_INTERPRET=1 $(PYTEST) -p stand_in -m triton \
 		tests/frameworks/torch/test_fused_transforms.py
-	$(WITH_TRITON) $(PYTEST) $(addprefix tests/frameworks/triton/test_,compiled.py separable_compiled.py amd.py)
+	$(WITH_TRITON) $(PYTEST) $(addprefix tests/frameworks/triton/test_,compiled.py separable_compiled.py ptx.py amd.py)
 
 # The oldest Triton that `backends/torch/triton.py` takes; the newer one is beside it.
 triton-oldest: .venv/dev .venv/triton-3.4
@@ -135,7 +135,7 @@ triton-oldest: .venv/dev .venv/triton-3.4
 
 gpu: .venv/dev  ## the Triton kernels on an NVIDIA GPU, which continuous integration has none of
 	PYTHONPATH=tests/frameworks/triton $(BIN)/pytest -p on_gpu -n 8 tests/frameworks/triton \
-		$(addprefix --ignore=tests/frameworks/triton/test_,compiled.py separable_compiled.py amd.py)
+		$(addprefix --ignore=tests/frameworks/triton/test_,compiled.py separable_compiled.py ptx.py amd.py)
 
 ray: .venv/dev  ## a real cluster of two nodes, one of which is lost
 	$(PYTEST) tests/frameworks/ray

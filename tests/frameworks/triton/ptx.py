@@ -37,7 +37,7 @@ WAITS, ENDED = 1 << 20, 1 << 30
 
 
 @contextmanager
-def emulated(monkeypatch: pytest.MonkeyPatch, chip: int = 80) -> Iterator[None]:
+def emulated(chip: int = 80) -> Iterator[None]:
     """Compile every launch for a chip, and run its PTX on the tensors of the CPU."""
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
@@ -46,7 +46,7 @@ def emulated(monkeypatch: pytest.MonkeyPatch, chip: int = 80) -> Iterator[None]:
         made = compile_for(GPUTarget("cuda", chip, 32), self, args, warps, **options)
         launch(made.asm["ptx"], grid, args, made.metadata.shared)
 
-    with monkeypatch.context() as patch:
+    with pytest.MonkeyPatch.context() as patch:
         patch.setattr(JITFunction, "run", run)
         patch.setattr(calls, "target_of", lambda x: targets.NVIDIA)
         yield
@@ -283,7 +283,7 @@ def parsed(ptx: str) -> Kernel:
     for symbol in re.findall(r"\.shared \.align \d+ \.b8 (\w+)\[\]", ptx):
         kernel.symbols.append(symbol)
         kernel.widths[symbol] = 4
-    targets_ = set(re.findall(r"\bbra(?:\.uni)?\s+([$\w]+)", body))
+    jumps = set(re.findall(r"\bbra(?:\.uni)?\s+([$\w]+)", body))
     at, rest = "", ""
     for line in re.split(r"\n\}", body)[0].splitlines():
         code, _, comment = line.partition("//")
@@ -291,7 +291,7 @@ def parsed(ptx: str) -> Kernel:
             at = comment.split("@")[0].strip()
             continue
         label = re.fullmatch(r"\s*([$\w]+):\s*", code)
-        if label and label.group(1) not in targets_:
+        if label and label.group(1) not in jumps:
             continue
         if label:
             kernel.blocks.append([])

@@ -17,6 +17,7 @@ import triton
 from torch import Tensor
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, make_backend
+from triton.experimental.gluon._runtime import GluonASTSource
 
 BIN = Path(triton.__file__).parent / "backends" / "nvidia" / "bin"
 NAMES = {
@@ -139,7 +140,8 @@ def compile_for(
             constants[(names.index(name),)] = x
         else:
             settings[name] = x
-    source = ASTSource(kernel, types, constants, attributes)
+    source_of = GluonASTSource if kernel.is_gluon() else ASTSource
+    source = source_of(kernel, types, constants, attributes)
     known = make_backend(target).parse_options(settings).__dict__
     assert settings.keys() <= known.keys(), "a launch takes no other options"
     return triton.compile(source, target=target, options=settings)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import re
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,7 @@ import torch
 import triton
 import triton.language as tl
 from torch import Tensor
+from torch.nn.functional import leaky_relu
 
 from anyscore.call.operands import Operands, Settings
 from anyscore.kernels.triton import attention, pairs
@@ -23,8 +26,8 @@ pytestmark = pytest.mark.skipif(
 
 
 @pytest.fixture(autouse=True)
-def gpu(monkeypatch: pytest.MonkeyPatch) -> Any:
-    with emulated(monkeypatch):
+def gpu() -> Iterator[None]:
+    with emulated():
         yield
 
 
@@ -113,3 +116,51 @@ def test_an_address_out_of_bounds_is_found() -> None:
         _count[(8,)](x, counts, 1001, B=128)
     with pytest.raises(AssertionError, match="out of bounds"):
         _count[(8,)](x + 7, counts, 1000, B=128)
+
+
+def test_a_copy_lands_when_the_program_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that waits for one copy fewer reads memory that nobody has written."""
+    texts: list[Any] = []
+    monkeypatch.setattr(ptx, "launch", lambda text, *args: texts.append((text, args)))
+    a, b = normal(64, 320, dtype=torch.bfloat16), normal(320, 64, dtype=torch.bfloat16)
+    c = torch.zeros(64, 64)
+    _product[(1,)](a, b, c, 320, N=64, PRECISION="tf32")
+    monkeypatch.undo()
+    ((text, args),) = texts
+    assert re.search(r"wait_group\s+2;", text)
+    for pending, right in ((2, True), (3, False)):
+        ptx.launch(re.sub(r"(wait_group\s+)2;", rf"\g<1>{pending};", text), *args)
+        assert c.isfinite().all() == right
+
+
+PAIRS: dict[str, tuple[pairs.Functions, Callable[[Tensor, Tensor], Tensor]]] = {
+    "product": (pairs.PRODUCT, lambda a, b: a * b),
+    "tanh": (pairs.TANH, lambda a, b: (a + b).tanh()),
+    "leaky_relu": (pairs.LEAKY_RELU, lambda a, b: leaky_relu(a + b, 0.2)),
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "dtype", "error"),
+    [
+        ("product", torch.bfloat16, 2e-3),
+        pytest.param("tanh", torch.float32, 1e-6, marks=pytest.mark.weekly),
+        pytest.param("leaky_relu", torch.float32, 1e-6, marks=pytest.mark.weekly),
+    ],
+)
+def test_forward(name: str, dtype: torch.dtype, error: float) -> None:
+    """A causal call has the output and the log-sum-exp of float64."""
+    queries, keys, width = 70, 100, 24
+    a, b, value = (normal(1, n, width, dtype=dtype) for n in (queries, keys, keys))
+    pair, plain = PAIRS[name]
+    weight = None if name == "product" else normal(width)
+    stop = torch.arange(queries)[None] + keys - queries + 1
+    x, s = Operands(a, b, weight, None, value, stop=stop), Settings("", 0.3, 1, 0.0, 1, (1,))
+    found = attention.forward(pair, x, s, torch.float32)
+
+    terms = plain(a.double()[:, :, None], b.double()[:, None])
+    scores = 0.3 * (terms if weight is None else terms * weight).sum(-1)
+    scores = scores.masked_fill(torch.arange(keys) >= stop[..., None], -torch.inf)
+    output = scores.softmax(-1) @ value.double()
+    assert (found.output - output).abs().max() < error
+    assert (found.stats.double().sum(-2) - scores.logsumexp(-1)).abs().max() < 5e-6
