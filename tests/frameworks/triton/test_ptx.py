@@ -121,7 +121,7 @@ def test_an_address_out_of_bounds_is_found() -> None:
 def test_a_copy_lands_when_the_program_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     """A program that waits for one copy fewer reads memory that nobody has written."""
     texts: list[Any] = []
-    monkeypatch.setattr(ptx, "launch", lambda text, *args: texts.append((text, args)))
+    monkeypatch.setattr(ptx, "launch", lambda text, *args, apart: texts.append((text, args)))
     a, b = normal(64, 320, dtype=torch.bfloat16), normal(320, 64, dtype=torch.bfloat16)
     c = torch.zeros(64, 64)
     _product[(1,)](a, b, c, 320, N=64, PRECISION="tf32")
