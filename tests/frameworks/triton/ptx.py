@@ -23,7 +23,7 @@ from triton.runtime.jit import JITFunction
 
 from anyscore.kernels.triton import call as calls
 from anyscore.kernels.triton import targets
-from frameworks.triton.instructions import (
+from frameworks.triton.ptx_instructions import (
     ENDED,
     WAITS,
     WARP,
@@ -70,9 +70,11 @@ def launch(
     so that a missing barrier shows; else threads with one place in the program run together.
     """
     leaves = [x for x in leaves_of(args) if not (x is None or (isinstance(x, int) and x == 1))]
-    memory = Global([x.untyped_storage() for x in leaves if isinstance(x, Tensor)])
-    numbers = [x.data_ptr() if isinstance(x, Tensor) else x for x in leaves]
     kernel, sizes = parsed(ptx), (*grid, 1, 1)[:3]
+    numbers = [x.data_ptr() if isinstance(x, Tensor) else x for x in leaves]
+    storages = [x.untyped_storage() for x in leaves if isinstance(x, Tensor)]
+    spans = [(x.data_ptr(), x.data_ptr() + x.nbytes()) for x in storages if x.nbytes()]
+    memory = Global(spans)
     programs = itertools.product(*map(range, reversed(sizes)))  # x is the fastest
     together = max(1, THREADS // kernel.threads)
     with np.errstate(all="ignore"):
@@ -86,30 +88,30 @@ def leaves_of(args: Iterable[Any]) -> Iterator[Any]:
 
 
 class Global:
-    """The storages of tensors, at their addresses."""
+    """Memory of tensors: spans of addresses from the first byte to the one past the last."""
 
-    def __init__(self, storages: list[Any]) -> None:
-        spans = sorted({(x.data_ptr(), x.data_ptr() + x.nbytes()) for x in storages})
-        self.starts, self.ends = np.array(spans, np.int64).T
-        self.origin = int(self.starts[self.starts > 0].min()) & -16
-        span = ctypes.c_uint8 * (int(self.ends.max()) - self.origin)
+    def __init__(self, spans: list[tuple[int, int]]) -> None:
+        self.starts, ends = np.array(sorted(spans), np.int64).T
+        self.ends = np.maximum.accumulate(ends)  # spans may overlap
+        self.origin = int(self.starts[0]) & -16
+        span = ctypes.c_uint8 * (int(self.ends[-1]) - self.origin)
         self.bytes = np.frombuffer(span.from_address(self.origin), np.uint8)
 
-    def place(self, address: Array, owner: Array, size: int) -> tuple[Array, Array]:
+    def place(self, address: Array, program: Array, size: int) -> tuple[Array, Array]:
         """Return (offsets in bytes, which are valid)."""
         i = np.searchsorted(self.starts, address, "right") - 1
         return address - self.origin, (i >= 0) & (address + size <= self.ends[i])
 
 
-class Private:
-    """Memory of programs or of threads: as many bytes for each owner."""
+class Shared:
+    """Shared memory: as many bytes for each program."""
 
-    def __init__(self, owners: int, size: int) -> None:
+    def __init__(self, programs: int, size: int) -> None:
         self.size, self.stride = size, -(-size // 16) * 16
-        self.bytes = np.full(owners * self.stride, 0xFF, np.uint8)
+        self.bytes = np.full(programs * self.stride, 0xFF, np.uint8)
 
-    def place(self, address: Array, owner: Array, size: int) -> tuple[Array, Array]:
-        return address + owner * self.stride, (address >= 0) & (address + size <= self.size)
+    def place(self, address: Array, program: Array, size: int) -> tuple[Array, Array]:
+        return address + program * self.stride, (address >= 0) & (address + size <= self.size)
 
 
 class Programs:
@@ -125,12 +127,8 @@ class Programs:
         self.kernel, self.count = kernel, len(ids) * kernel.threads
         self.thread = np.tile(np.arange(kernel.threads), len(ids))
         self.lane = self.thread % WARP
-        program, each = np.repeat(np.arange(len(ids)), kernel.threads), np.arange(self.count)
-        self.memory: dict[str, tuple[Global | Private, Array]] = {
-            "global": (memory, each),
-            "shared": (Private(len(ids), shared), program),
-            "local": (Private(self.count, kernel.local), each),
-        }
+        self.program = np.repeat(np.arange(len(ids)), kernel.threads)
+        self.memory = {"global": memory, "shared": Shared(len(ids), shared)}
         self.block, self.at = np.zeros(self.count, np.int64), 0
         self.active: Array | None = None
         self.committed = np.zeros(self.count, np.int64)
@@ -139,7 +137,7 @@ class Programs:
         values: dict[str, Any] = {f"{kernel.name}_param_{i}": x for i, x in enumerate(args)}
         values |= {"%tid.x": self.thread, "%ntid.x": kernel.threads, "%laneid": self.lane}
         for axis, at, n in zip("zyx", np.array(ids).T, reversed(sizes), strict=True):
-            values |= {f"%ctaid.{axis}": at[program], f"%nctaid.{axis}": n}
+            values |= {f"%ctaid.{axis}": at[self.program], f"%nctaid.{axis}": n}
         values |= dict.fromkeys(kernel.symbols, 0)
         self.registers = [
             self.first(values.get(name, immediate(name)), kind)
@@ -212,10 +210,10 @@ class Programs:
         self, space: str, address: Array, size: int, unit: int, where: Array | None
     ) -> tuple[Array, Array]:
         """Return (memory in units, the (threads, size / unit) indices of executing threads)."""
-        memory, owner = self.memory[space]
+        memory, program = self.memory[space], self.program
         if where is not None:
-            address, owner = address[where], owner[where]
-        offset, valid = memory.place(address, owner, size)
+            address, program = address[where], program[where]
+        offset, valid = memory.place(address, program, size)
         assert valid.all(), f"{(~valid).sum()} threads are out of bounds of {space} memory"
         assert not (address % size).any(), "a misaligned address"
         units = memory.bytes[: len(memory.bytes) // unit * unit].view(f"u{unit}")
@@ -247,12 +245,11 @@ class Kernel:
 
     slots: registers of (name, bytes); constants are registers too. widths: bytes of declared names,
     0 for a predicate. blocks: instructions with one entry, and their lines. labels: blocks by name.
-    symbols: names of shared and of local memory, which begins at 0.
+    symbols: names of shared memory, which begins at 0.
     """
 
     name: str
     threads: int
-    local: int = 0
     slots: dict[tuple[str, int], int] = field(default_factory=dict)
     kinds: list[np.dtype[Any]] = field(default_factory=list)
     widths: dict[str, int] = field(default_factory=dict)
@@ -271,17 +268,10 @@ class Kernel:
             self.kinds.append(np.dtype(f"u{key[1]}") if key[1] else np.dtype(bool))
         return self.slots[key]
 
-    def symbol(self, name: str, size: int) -> None:
-        self.symbols.append(name)
-        self.widths[name] = size
-
     def declare(self, text: str) -> None:
         if found := re.fullmatch(r"\.reg \.(\w+) (.*)", text):
             for name in found.group(2).split(","):
                 self.widths[name.strip().split("<")[0]] = kind_of(found.group(1)).size
-        elif found := re.fullmatch(r"\.local \.align \d+ \.b8 (\w+)\[(\d+)\]", text):
-            self.symbol(found.group(1), 8)
-            self.local = int(found.group(2))
         elif not text.startswith(".pragma"):
             raise NotImplementedError(text)
 
@@ -305,13 +295,14 @@ def parsed(ptx: str) -> Kernel:
     ):
         kernel.widths[parameter] = kind_of(kind).size
     for symbol in re.findall(r"\.extern \.shared \.align \d+ \.b8 (\w+)\[\]", head):
-        kernel.symbol(symbol, 4)
+        kernel.symbols.append(symbol)
+        kernel.widths[symbol] = 4
     jumps = set(re.findall(r"\bbra(?:\.uni)?\s+([$\w]+)", body))
     source, rest = "", ""
     for line in body.partition("\n}")[0].splitlines():
         code, _, comment = line.partition("//")
         label = re.fullmatch(r"\s*([$\w]+):\s*", code)
-        if code.lstrip().startswith(".loc"):
+        if re.match(r"\s*\.loc\s", code):
             source = comment.split("@")[0].strip()
         elif label and label.group(1) in jumps:
             kernel.labels[label.group(1)] = len(kernel.blocks)

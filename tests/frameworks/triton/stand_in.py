@@ -1,12 +1,13 @@
-"""A pytest plugin runs interpreted Triton kernels on the CPU instead of the C++ core.
+"""A pytest plugin runs Triton kernels on the CPU instead of the C++ core.
 
-Tests of the core under PyTorch then test the Triton kernels.
+Tests of the core under PyTorch then test the Triton kernels: interpreted with TRITON_INTERPRET=1,
+else compiled, in the emulator of `ptx`.
 """
 
 from __future__ import annotations
 
-import os
 import warnings
+from collections.abc import Iterator
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,13 +15,11 @@ import pytest
 import triton.language as tl
 from triton.runtime import interpreter
 
-if os.environ.get("TRITON_INTERPRET") != "1":
-    raise RuntimeError("set TRITON_INTERPRET=1: these tests need no GPU")
-
 from anyscore.backends.torch import autograd, core, operators
 from anyscore.backends.torch import triton as torch_triton
 from anyscore.kernels import cpu
 from anyscore.kernels.triton import separable
+from anyscore.kernels.triton.tiles import INTERPRETED
 
 
 def _refuse(*args: object) -> None:
@@ -34,7 +33,7 @@ with warnings.catch_warnings():
         getattr(operators, _name).run_on("cpu", _kernel, allow_override=True)
 cpu.again = cpu.train_again = _refuse  # these go past the operators
 torch_triton._why_not_on_nvidia = lambda task, options: None
-separable._capability = lambda device: (9, 0)
+separable._capability = lambda device: (9 if INTERPRETED.value else 8, 0)
 core.pack_keys = lambda f: None
 autograd.keeps_scores = lambda x, s: False  # kernels compute scores again
 
@@ -54,6 +53,18 @@ def _call(function: Any, *args: Any, **options: Any) -> Any:
 # kernel calls. The lines below patch once for a kernel, for all of its functions.
 interpreter._patch_lang = lambda kernel: _patch(_LANGUAGE)
 interpreter.InterpretedFunction.__call__ = _call
+
+
+@pytest.fixture(autouse=True)
+def _compiled() -> Iterator[None]:
+    """Emulate a GPU if nothing is interpreted."""
+    if INTERPRETED.value:
+        yield
+        return
+    from frameworks.triton.ptx import emulated
+
+    with emulated():
+        yield
 
 
 def pytest_configure(config: pytest.Config) -> None:

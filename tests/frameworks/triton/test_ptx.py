@@ -118,18 +118,22 @@ def test_an_address_out_of_bounds_is_found() -> None:
         _count[(8,)](x + 7, counts, 1000, B=128)
 
 
-def test_a_copy_lands_when_the_program_waits_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A program that waits for one copy fewer reads memory that nobody has written."""
-    texts: list[Any] = []
-    monkeypatch.setattr(ptx, "launch", lambda text, *args, apart: texts.append((text, args)))
+@pytest.mark.parametrize(
+    ("pattern", "other"),
+    [(r"wait_group\s+2", "wait_group 3"), (r"bar\.sync\s+0", "bar.warp.sync -1")],
+)
+def test_a_missing_wait_shows(pattern: str, other: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A program that does not wait for a copy or for another warp reads NaN."""
+    found: list[Any] = []
+    monkeypatch.setattr(ptx, "launch", lambda *args, apart: found.append(args))
     a, b = normal(64, 320, dtype=torch.bfloat16), normal(320, 64, dtype=torch.bfloat16)
     c = torch.zeros(64, 64)
     _product[(1,)](a, b, c, 320, N=64, PRECISION="tf32")
     monkeypatch.undo()
-    ((text, args),) = texts
-    assert re.search(r"wait_group\s+2;", text)
-    for pending, right in ((2, True), (3, False)):
-        ptx.launch(re.sub(r"(wait_group\s+)2;", rf"\g<1>{pending};", text), *args)
+    ((text, *args),) = found
+    assert re.search(pattern, text)
+    for changed, right in ((text, True), (re.sub(pattern, other, text), False)):
+        ptx.launch(changed, *args, apart=True)
         assert c.isfinite().all() == right
 
 
@@ -164,3 +168,77 @@ def test_forward(name: str, dtype: torch.dtype, error: float) -> None:
     output = scores.softmax(-1) @ value.double()
     assert (found.output - output).abs().max() < error
     assert (found.stats.double().sum(-2) - scores.logsumexp(-1)).abs().max() < 5e-6
+
+
+ONE, TWO, THREE, NAN = 0x3F80, 0x4000, 0x4040, 0x7FFF
+"""Numbers in bfloat16; the upper half of float32."""
+A, B, C = 0x89ABCDEF, 0x01234567, 0xF0F0A5A5
+INSTRUCTIONS = {
+    "lop3.b32 %r9, %r0, %r1, %r2, 0xCA;": A & B | ~A & C,
+    "prmt.b32 %r9, %r0, %r1, 0x7610;": 0x0123CDEF,
+    "prmt.b32 %r9, %r0, %r1, 0xF4B0;": 0x0067FFEF,
+    "shf.l.wrap.b32 %r9, %r0, %r1, 40;": 0x23456789,
+    "shf.r.clamp.b32 %r9, %r0, %r1, 40;": B,
+    "bfi.b32 %r9, %r0, %r1, 4, 8;": 0x01234EF7,
+    "bfe.s32 %r9, %r0, 4, 8;": 0xFFFFFFDE,
+    "bfe.u32 %r9, %r0, 28, 8;": 8,
+    "shr.s32 %r9, %r0, 40;": 0xFFFFFFFF,
+    "shl.b32 %r9, %r0, 32;": 0,
+    "div.s32 %r9, -7, 2;": -3,
+    "rem.s32 %r9, -7, 2;": -1,
+    "mul.hi.s32 %r9, %r0, %r1;": (A - 2**32) * B >> 32,
+    "mul.hi.u32 %r9, %r0, %r2;": A * C >> 32,
+    "{ .reg .b64 w; mad.wide.s32 w, %r0, %r1, -1; mov.b64 {_, %r9}, w; }": (A - 2**32) * B >> 32,
+    "{ .reg .b64 w; mul.hi.u64 w, 0x8000000000000000, 6; cvt.u32.u64 %r9, w; }": 3,
+    "cvt.rzi.s32.f32 %r9, 0fC0300000;": -2,
+    "cvt.rni.s32.f32 %r9, 0f40200000;": 2,
+    "cvt.rzi.u32.f32 %r9, 0f50000000;": 0xFFFFFFFF,
+    "cvt.rzi.s32.f32 %r9, 0f7FC00000;": 0,
+    "cvt.rn.f32.u32 %r9, 3;": THREE << 16,
+    "cvt.rna.tf32.f32 %r9, 0f3F801000;": 0x3F802000,
+    "cvt.rn.bf16x2.f32 %r9, 0f3F808000, 0f3F818000;": 0x3F803F82,
+    "cvt.rn.f16x2.f32 %r9, 0f3F800000, 0f40000000;": 0x3C004000,
+    f"max.NaN.bf16x2 %r9, {NAN << 16 | ONE}, {TWO << 16 | TWO};": NAN << 16 | TWO,
+    f"max.bf16x2 %r9, {NAN << 16 | ONE}, {TWO << 16 | TWO};": TWO << 16 | TWO,
+    f"fma.rn.bf16x2 %r9, {ONE << 16 | TWO}, {TWO << 16 | ONE}, {ONE << 16}": THREE << 16 | TWO,
+    "{ .reg .pred p; setp.ne.f32 p, 0f7FC00000, 0f00000000; selp.b32 %r9, 1, 2, p; }": 2,
+    "{ .reg .pred p; setp.neu.f32 p, 0f7FC00000, 0f00000000; selp.b32 %r9, 1, 2, p; }": 1,
+    "add.rz.f32 %r9, 0f3F800000, 0f33FFFFFF;": 0x3F800000,
+    "add.rn.f32 %r9, 0f3F800000, 0f33FFFFFF;": 0x3F800001,
+    "mul.ftz.f32 %r9, 0f00400000, 0f40000000;": 0,
+    "mul.f32 %r9, 0f00400000, 0f40000000;": 0x00800000,
+    "shfl.sync.up.b32 %r9, %r8, 3, 0, -1;": [i - 3 if i > 2 else i for i in range(32)],
+    "shfl.sync.down.b32 %r9, %r8, 3, 31, -1;": [i + 3 if i < 29 else i for i in range(32)],
+    "shfl.sync.idx.b32 %r9, %r8, 5, 31, -1;": 5,
+    "shfl.sync.bfly.b32 %r9, %r8, 5, 31, -1;": [i ^ 5 for i in range(32)],
+    "redux.sync.add.s32 %r9, %r8, -1;": 31 * 16,
+    "{ .reg .pred p; setp.lt.u32 p, %r8, 3; vote.sync.ballot.b32 %r9, p, -1; }": 7,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("text", INSTRUCTIONS)
+def test_instructions(text: str) -> None:
+    numbers = "\n".join(f"mov.b32 %r{i}, {x};" for i, x in enumerate((A, B, C)))
+    found = torch.zeros(32, dtype=torch.int32)
+    ptx.launch(
+        f""".visible .entry f(
+        .param .u64 .ptr .global .align 1 f_param_0
+)
+.reqntid 32
+{{
+        .reg .b32 %r<10>;
+        .reg .b64 %rd<2>;
+        {numbers}
+        mov.u32 %r8, %tid.x;
+        {text.rstrip(";")};
+        ld.param.b64 %rd0, [f_param_0];
+        mad.wide.u32 %rd1, %r8, 4, %rd0;
+        st.global.b32 [%rd1], %r9;
+        ret;
+}}
+""",
+        (1,), (found,), 0,
+    )  # fmt: skip
+    expected = INSTRUCTIONS[text]
+    each = expected if isinstance(expected, list) else [expected] * 32
+    assert [x % 2**32 for x in found.tolist()] == [x % 2**32 for x in each]

@@ -190,6 +190,17 @@ def flushed(x: Array) -> Array:
     return np.where(np.abs(x) < np.finfo(np.float32).tiny, np.copysign(np.float32(0), x), x)
 
 
+def towards_zero(function: Callable[..., Array]) -> Callable[..., Array]:
+    """Return a function of float32 that rounds towards zero."""
+
+    def run(*values: Array) -> Array:
+        wide = function(*(x.astype(np.float64) for x in values))
+        near = wide.astype(np.float32)
+        return np.where(np.abs(near) > np.abs(wide), np.nextafter(near, np.float32(0)), near)
+
+    return run
+
+
 FUNCTIONS: dict[str, Callable[..., Array]] = {
     "add": np.add, "sub": np.subtract, "mul": np.multiply, "fma": fused, "mad": fused,
     "div": quotient, "rem": np.fmod, "min": np.fmin, "max": np.fmax, "neg": np.negative,
@@ -212,9 +223,11 @@ def arithmetic(x: Instruction) -> Effect:
     function, kind, others = FUNCTIONS[x.name], x.kind(), KINDS.get(x.name, {})
     if x.take("NaN"):
         function = {"min": np.minimum, "max": np.maximum}[x.name]
+    if kind.name == "f32" and x.take("rz"):
+        function = towards_zero(function)
     if x.take("ftz") and kind.name == "f32":
         plain, function = function, lambda *y: flushed(plain(*map(flushed, y)))
-    x.take("rn", "approx", "full", "lo", "to", "global", "local")
+    x.take("rn", "approx", "full", "lo", "to", "global")
     kinds = [others.get(i, kind) for i in range(len(x.operands) - 1)]
     return x.elementwise(function, kind, *kinds)
 
@@ -347,7 +360,7 @@ WITHOUT_EFFECT = (
 def space_of(x: Instruction) -> str:
     """Take away the modifiers of an access; return its memory."""
     x.take(*WITHOUT_EFFECT)
-    (space,) = (y for y in ("global", "shared", "local") if x.take(y, f"{y}::cta"))
+    (space,) = (y for y in ("global", "shared") if x.take(y, f"{y}::cta"))
     return space
 
 
