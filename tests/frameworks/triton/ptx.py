@@ -272,8 +272,8 @@ class Kernel:
         if found := re.fullmatch(r"\.reg \.(\w+) (.*)", text):
             for name in found.group(2).split(","):
                 self.widths[name.strip().split("<")[0]] = kind_of(found.group(1)).size
-        elif not text.startswith(".pragma"):
-            raise NotImplementedError(text)
+        elif found := re.match(r"\.local .*?(\w+)\[", text):  # registers that a rare way spills
+            self.widths[found.group(1)] = 8
 
 
 def immediate(name: str) -> int | None:
@@ -286,7 +286,8 @@ def immediate(name: str) -> int | None:
 @functools.cache
 def parsed(ptx: str) -> Kernel:
     """Parse the only kernel of a module."""
-    head, _, body = ptx.partition("\n{")
+    start = ptx.index(".entry")
+    head, _, body = ptx[start:].partition("\n{")
     ((name, parameters),) = re.findall(r"\.entry (\w+)\((.*?)\)", head, re.DOTALL)
     (threads,) = re.findall(r"\.reqntid (\d+)", head)
     kernel = Kernel(name, int(threads))
@@ -294,7 +295,7 @@ def parsed(ptx: str) -> Kernel:
         r"\.param \.(\w+).*?(\w+)(?:,|\s*$)", parameters, re.MULTILINE
     ):
         kernel.widths[parameter] = kind_of(kind).size
-    for symbol in re.findall(r"\.extern \.shared \.align \d+ \.b8 (\w+)\[\]", head):
+    for symbol in re.findall(r"\.extern \.shared \.align \d+ \.b8 (\w+)\[\]", ptx[:start]):
         kernel.symbols.append(symbol)
         kernel.widths[symbol] = 4
     jumps = set(re.findall(r"\bbra(?:\.uni)?\s+([$\w]+)", body))

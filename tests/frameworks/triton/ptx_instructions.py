@@ -1,7 +1,6 @@
 """Effects of the instructions of PTX on programs of the emulator; see `ptx`.
 
-Approximate functions are as exact as NumPy's. An instruction or a modifier that is not known
-raises NotImplementedError.
+Approximate functions are as exact as NumPy's.
 """
 
 from __future__ import annotations
@@ -131,11 +130,17 @@ class Instruction:
 
 
 def effect_of(kernel: Kernel, text: str) -> Effect:
+    """Return the effect of an instruction. An unknown one raises, where a thread comes to it."""
     try:
         x = Instruction(kernel, text)
         return EFFECTS.get(x.name, arithmetic)(x)
     except (NotImplementedError, LookupError, ValueError) as error:
-        raise NotImplementedError(f"{text}: {error}") from error
+        message = f"{text}: {error}"
+
+    def unknown(p: Programs) -> None:
+        raise NotImplementedError(message)
+
+    return unknown
 
 
 EFFECTS: dict[str, Callable[[Instruction], Effect]] = {}
