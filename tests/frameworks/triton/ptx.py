@@ -37,7 +37,7 @@ from frameworks.triton.ptx_instructions import (
 from frameworks.triton.sass import compile_for
 
 THREADS = 4096
-"""Threads that run together. NumPy is called less often for more, and they leave the cache."""
+"""Threads that run together: more need fewer calls of NumPy, but leave the processor's cache."""
 SPECIAL = re.compile(r"%n?(tid|ctaid)\.[xyz]|%laneid|_")
 ENDS = re.compile(r"(@\S+ )?(bra|ret|exit|barrier|bar(?!\.warp))\b")
 
