@@ -40,7 +40,7 @@ OLDEST_jax := $(patsubst %,frameworks/jax/test_%.py,table calls core pytrees edg
 OLDEST_tensorflow := $(patsubst %,frameworks/tensorflow/test_%.py,table calls edges graphs)
 
 .PHONY: demo test test-daily test-all quick tables docs links $(BOTH) $(OTHERS) parity age fuzz bench mutate sanitize gpu clean
-.PHONY: sdist $(OLDEST:%=oldest-%)
+.PHONY: sdist emulated $(OLDEST:%=oldest-%)
 
 demo: .venv/lab  ## compare attention scores at sorting; the report's place is printed
 	$(BIN)/anyscore compare --model pointer --scores scaled_dot,gaussian,additive --seeds 6 --no-rates
@@ -54,7 +54,7 @@ test-daily:  ## in half an hour: the tests of continuous integration
 	$(EACH) SHARE=--daily $(BOTH) $(OTHERS); status=$$?; $(PYTHON) tests/processor_seconds.py table test-daily; exit $$status
 
 test-all:  ## in an hour: every test, as a workflow runs them each week
-	$(EACH) $(BOTH) $(OTHERS)
+	$(EACH) $(BOTH) $(OTHERS) emulated
 
 quick: .venv/dev  ## in 90 seconds: whether the mathematics or a framework broke
 	$(BIN)/pytest --sample $(WORKERS) $(QUICK:%=tests/%.py)
@@ -127,6 +127,10 @@ triton-torch: .venv/dev .venv/triton
 	$(WITH_TRITON) TRITON_INTERPRET=1 $(PYTEST) -p stand_in -m triton \
 		tests/frameworks/torch/test_fused_transforms.py
 	$(WITH_TRITON) $(PYTEST) $(addprefix tests/frameworks/triton/test_,compiled.py separable_compiled.py ptx.py amd.py)
+
+emulated: .venv/dev .venv/triton  ## compiled kernels of NVIDIA's GPUs, on the CPU
+	$(WITH_TRITON) $(PYTEST) -p stand_in --sample \
+		$(patsubst %,tests/frameworks/triton/test_%.py,separable ways edges normalizers dropout_blocks)
 
 # The oldest Triton that `backends/torch/triton.py` takes; the newer one is beside it.
 triton-oldest: .venv/dev .venv/triton-3.4
