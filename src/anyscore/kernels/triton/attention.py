@@ -17,7 +17,7 @@ from torch import Tensor
 
 from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings
 from anyscore.kernels.triton import backward as backward_kernels
-from anyscore.kernels.triton import decode, scorers
+from anyscore.kernels.triton import decode, minima, scorers
 from anyscore.kernels.triton import forward as forward_kernels
 from anyscore.kernels.triton.backward import Band
 from anyscore.kernels.triton.call import (
@@ -78,7 +78,9 @@ def forward(
     call = PackedCall(pair, inputs, acc_dtype)
     kind = value.dtype if value.dtype in HALF else acc_dtype
     columns = Columns(d_v, kind)
-    finite = call.rows(inputs.two(value, 2), kind)
+    finite = inputs.rows(inputs.two(value, 2), kind)
+    if approximation is None and minima.fits(pair, call):
+        approximation = partial(minima.forward, pair)
     chunks = None if approximation is None else approximation(inputs, finite, results)
     grid = inputs.problems * call.query_tiles * columns.blocks
     launch(
@@ -251,7 +253,7 @@ def backward(
     d_output, delta = delta_of(results, upstream, s)
     d_output = inputs.two(d_output / (1 - s.dropout), 2)
     d_scores = None if upstream.scores is None else upstream.scores.contiguous()
-    values, d_outputs = call.rows(inputs.two(value, 2), kind), call.rows(d_output, kind)
+    values, d_outputs = inputs.rows(inputs.two(value, 2), kind), inputs.rows(d_output, kind)
     raw_d_output = operand(d_output, inputs.heads)
     depth = min(Columns(d_v, kind).count, 64 if kind in HALF else BLOCK)
     others = _others(call, ds_dtype) if call.by_products else None
@@ -392,7 +394,9 @@ _Others = tuple[Rows, Operand]
 
 def _others(call: PackedCall, dtype: torch.dtype) -> tuple[_Others, _Others]:
     """Return the rows to multiply dS with, for the gradients of a and of b; dtype: of dS."""
-    of_a, of_b = ((call.rows(y, dtype), operand(y, call.inputs.heads)) for y in (call.b, call.a))
+    of_a, of_b = (
+        (call.inputs.rows(y, dtype), operand(y, call.inputs.heads)) for y in (call.b, call.a)
+    )
     return of_a, of_b
 
 

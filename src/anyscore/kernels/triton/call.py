@@ -26,7 +26,9 @@ from anyscore.kernels.triton.tiles import (
     Rows,
     Sizes,
 )
+from anyscore.masks.lowered import LoweredMask
 from anyscore.modifiers.dropout import last_dropped
+from anyscore.ops import load
 from anyscore.score.outer import FORMULAS
 
 TILE: int = tile_kernels.TILE.value
@@ -104,6 +106,18 @@ class Inputs:
         return Mask(start, stop, mask)
 
     @cached_property
+    def read(self) -> tuple[Operand | None, Operand | None]:
+        """Return the queries that attend a key, and the attended keys, as bytes; None for all."""
+        x = self.x
+        if x.start is x.stop is x.mask is None:
+            return None, None
+        mask = LoweredMask(load("torch"), self.sizes.keys, x.start, x.stop, x.mask)
+        queries, keys = (
+            self.operand(y.view(torch.uint8), 1, of_rows=True) for y in mask.attending_attended
+        )
+        return queries, keys
+
+    @cached_property
     def biases(self) -> Biases:
         """Return the biases for kernels."""
         keys, pairs = self.x.key_bias, self.x.bias
@@ -159,6 +173,27 @@ class Inputs:
     def shared(self, n: int, h: int) -> tuple[int, int, int]:
         """Return n, h and group of contiguous panels or rows of n · h problems."""
         return (0 if n == 1 else h), (0 if h == 1 else 1), max(self.heads // max(h, 1), 1)
+
+    def rows(self, x: Tensor, dtype: torch.dtype) -> Rows:
+        """Return the `Rows` of x (n, h, rows, columns), in the dtype of their products."""
+        n, h, count, width = x.shape
+        columns, tiles = Columns(width, dtype), round_up(tiles_of(count), 2)
+        padded = columns.count * columns.blocks
+        copy = x.new_empty((n * h, tiles * TILE, padded), dtype=dtype)
+        nonfinite = x.new_empty((n * h, tiles), dtype=torch.int32)
+        launch(
+            panels.finite,
+            tiles * n * h,
+            operand(x, h),
+            copy,
+            nonfinite,
+            h,
+            count,
+            width,
+            tiles,
+            padded,
+        )
+        return Rows(copy, nonfinite, *self.shared(n, h), tiles, padded)
 
     def sum_to(self, x: Tensor, shape: torch.Size) -> Tensor:
         """Return gradients (problems, *own dimensions) summed to the shape of an input."""
@@ -263,27 +298,6 @@ class PackedCall:
             norms = x.new_empty((n * h, rows), dtype=torch.float32)
             launch(panels.norms, tiles_of(rows) * n * h, operand(x, h), norms, h, rows, self.width)
         return Features(*source, norms, 0 if n == 1 else h, 0 if h == 1 else 1)
-
-    def rows(self, x: Tensor, dtype: torch.dtype) -> Rows:
-        """Return the `Rows` of x (n, h, rows, columns), in the dtype of their products."""
-        n, h, count, width = x.shape
-        columns, tiles = Columns(width, dtype), round_up(tiles_of(count), 2)
-        padded = columns.count * columns.blocks
-        copy = x.new_empty((n * h, tiles * TILE, padded), dtype=dtype)
-        nonfinite = x.new_empty((n * h, tiles), dtype=torch.int32)
-        launch(
-            panels.finite,
-            tiles * n * h,
-            operand(x, h),
-            copy,
-            nonfinite,
-            h,
-            count,
-            width,
-            tiles,
-            padded,
-        )
-        return Rows(copy, nonfinite, *self.inputs.shared(n, h), tiles, padded)
 
     def band(self, pair_bytes: int) -> tuple[int, int]:
         """Return the numbers of problems and of keys in a band of the backward.

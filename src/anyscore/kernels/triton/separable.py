@@ -31,8 +31,6 @@ from anyscore.kernels.triton.pairs import PRODUCT, Functions
 from anyscore.kernels.triton.rows import Choice, Factors
 from anyscore.kernels.triton.tables import Tables
 from anyscore.kernels.triton.tiles import Biases, Operand, Rows
-from anyscore.masks.lowered import LoweredMask
-from anyscore.ops import load
 
 MOST_COLUMNS = 20
 """The most columns per feature, in the mean over a problem's features."""
@@ -208,7 +206,7 @@ class Chosen:
         self.a, self.b = inputs.operand(x.a, 2), inputs.operand(x.b, 2)
         self.weight = None if x.weight is None else inputs.operand(x.weight, 1)
         self.key_bias = inputs.biases.keys
-        self.attending, self.attended = _read(inputs)
+        self.attending, self.attended = inputs.read
         self.tables = _tables(x.a.device)
         self.choice = self._choose()
 
@@ -261,15 +259,3 @@ class Chosen:
             OF_QUERY=of_query, num_warps=8,
         )  # fmt: skip
         return made
-
-
-def _read(inputs: Inputs) -> tuple[Operand | None, Operand | None]:
-    """Return the queries that attend a key, and the attended keys, as bytes; None for all."""
-    x = inputs.x
-    if x.start is x.stop is x.mask is None:
-        return None, None
-    mask = LoweredMask(load("torch"), inputs.sizes.keys, x.start, x.stop, x.mask)
-    queries, keys = (
-        inputs.operand(y.view(torch.uint8), 1, of_rows=True) for y in mask.attending_attended
-    )
-    return queries, keys

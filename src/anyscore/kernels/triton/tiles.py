@@ -124,7 +124,7 @@ def problem_of(x, i_p, heads):
 def bounds_of(mask, i_p, o_q, sizes):
     """Return start and stop (Q,) of queries o_q (Q,); queries past the last attend no key."""
     m_q = o_q < sizes.queries
-    b_start = tl.zeros(o_q.shape, tl.int32)
+    b_start = o_q * 0
     if mask.start is not None:
         p_start = entry(mask.start, i_p, sizes.heads) + o_q * mask.start.row
         b_start = tl.load(p_start, mask=m_q, other=0).to(tl.int32)
