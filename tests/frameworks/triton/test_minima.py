@@ -34,7 +34,7 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[int]]]:
 
     monkeypatch.setattr(minima, "forward", run)
     monkeypatch.setattr(minima, "LEAST_PAIRS", 0)
-    with emulated(monkeypatch):
+    with emulated():
         yield found
 
 
@@ -84,3 +84,108 @@ def definition(x: Operands, s: Settings) -> tuple[Tensor, Tensor, Tensor]:
     score = score.masked_fill(~keep, -torch.inf)
     weights = score.softmax(-1).nan_to_num(nan=0.0)
     return score, weights @ value, score.logsumexp(-1)
+
+
+def lse_of(results: Results) -> Tensor:
+    return results.stats[..., 0, :] + results.stats[..., 1, :]
+
+
+def assert_right(x: Operands, s: Settings) -> Results:
+    """Assert that scores are right to 2e-5 and outputs to the rounding of weights. Return both."""
+    found = forward(x, s)
+    score, output, lse = definition(x, s)
+    error = 2.0**-8 if x.value.dtype == BF16 else 2.0**-11
+    torch.testing.assert_close(found.output.double(), output, rtol=0, atol=error)
+    torch.testing.assert_close(lse_of(found).double(), lse, rtol=1e-5, atol=2e-5)
+    if s.scores:
+        torch.testing.assert_close(found.scores.double(), score, rtol=1e-5, atol=2e-5)
+    return found
+
+
+def positions(queries: int = 70, keys: int = 100) -> Tensor:
+    """Return the end of the keys (1, 1, T_q) of queries under a causal mask."""
+    return (torch.arange(queries) + keys - queries + 1)[None, None]
+
+
+def at_random(*shape: int) -> Tensor:
+    return torch.rand(shape, generator=torch.Generator().manual_seed(5)) > 0.5
+
+
+CASES: dict[str, Any] = {
+    "causal": lambda: drawn("leaky_relu", BF16, stop=positions()),
+    "key bias": lambda: drawn("leaky_relu", F16, key_bias=torch.linspace(-2, 2, 100)[None, None]),
+    "lengths": lambda: drawn(
+        "leaky_relu", BF16, weights=F32, kv=2, width=64, d_v=64,
+        stop=torch.tensor([37, 0])[None, :, None],
+    ),
+    "boolean": lambda: drawn(
+        "leaky_relu", F16, weights=F32, mask=at_random(1, 2, 70, 100),
+        start=(positions() - 60).clamp(min=0), stop=positions(),
+    ),
+    "no weight": lambda: drawn("absolute", F16, weights=None, kv=2, stop=positions()),
+    "scores": lambda: drawn("absolute", BF16, weights=F32, width=33, scores=True),
+    "cap": lambda: drawn(
+        "leaky_relu", BF16, stop=positions(), outer="tanh", outer_scale=2.0,
+        bias=at_random(2, 70, 100).to(BF16),
+    ),
+    "wide": lambda: drawn("leaky_relu", BF16, width=128, d_v=150, queries=40),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_near_float64(name: str, chunks: list[list[int]]) -> None:
+    assert_right(*CASES[name]())
+    assert chunks == [[1, 1]]
+
+
+@pytest.mark.parametrize("option", ["dropout", "sigmoid"])
+def test_as_the_exact_kernel(
+    option: str, chunks: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Dropout drops the same weights, and a sigmoid has the same shifts."""
+    options: dict[str, Any] = {"normalizer": 2, "sigmoid_bias": 0.5}
+    if option == "dropout":
+        options = {"dropout": 0.3, "seed": torch.tensor(3), "dropout_period": 2}
+    x, s = drawn("leaky_relu", BF16, stop=positions(), **options)
+    found = forward(x, s)
+    monkeypatch.setattr(minima, "LEAST_PAIRS", 2**30)
+    exact = forward(x, s)
+    assert chunks == [[1, 1]]
+    torch.testing.assert_close(found.output, exact.output, rtol=0, atol=2e-3)
+    torch.testing.assert_close(found.stats, exact.stats, rtol=1e-5, atol=1e-5)
+
+
+def test_the_device_leaves_far_and_infinite_numbers_to_the_exact_kernel(
+    chunks: list[list[int]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A token of one problem that a query reads changes this problem alone, to the same bits."""
+    x, s = drawn("absolute", BF16, kv=2, stop=torch.tensor([100, 60])[None, :, None])
+    near = forward(x, s)
+    for fill in (torch.nan, torch.inf, 1e6):
+        x.b[..., 70, 3] = fill  # beyond the keys of the second problem
+        found = forward(x, s)
+        assert chunks[-1] == [0, 1]
+        assert torch.equal(found.output[:, 1], near.output[:, 1])
+        assert torch.equal(found.stats[:, 1], near.stats[:, 1])
+        with monkeypatch.context() as patch:
+            patch.setattr(minima, "LEAST_PAIRS", 2**30)
+            exact = forward(x, s)
+        assert torch.equal(found.output[:, 0].nan_to_num(), exact.output[:, 0].nan_to_num())
+        assert torch.equal(found.stats[:, 0].nan_to_num(), exact.stats[:, 0].nan_to_num())
+
+
+def test_gradients_from_the_statistics(chunks: list[list[int]]) -> None:
+    x, s = drawn("leaky_relu", BF16, weights=F32, stop=positions())
+    names = "a", "b", "weight", "value"
+    leaves = {name: getattr(x, name).double().requires_grad_() for name in names}
+    _, output, lse = definition(x._replace(**leaves), s)
+    upstream = torch.randn(output.shape, generator=torch.Generator().manual_seed(1))
+    exact = torch.autograd.grad((output * upstream).sum() + lse.sum(), list(leaves.values()))
+    results = forward(x, s)
+    one = torch.ones_like(results.stats)
+    one[..., 0, :] = 0  # the gradient of the log-sum-exp is that of the logarithm of the sum
+    made = attention.backward(pairs.LEAKY_RELU, x, s, results, Results(upstream, one))
+    assert chunks == [[1, 1]]
+    for name, expected in zip(names, exact, strict=True):
+        found = getattr(made, name).double()
+        assert (found - expected).abs().max() <= 5e-3 * expected.abs().max(), name

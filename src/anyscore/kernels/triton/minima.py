@@ -29,7 +29,7 @@ from anyscore.kernels.triton.call import (
 )
 from anyscore.kernels.triton.pairs import PRODUCT, Functions
 from anyscore.kernels.triton.targets import NVIDIA
-from anyscore.kernels.triton.tiles import Biases, Operand, Rows
+from anyscore.kernels.triton.tiles import Biases, Rows
 
 LEAST_PAIRS = 2**22
 """Fewer queries × keys take less time than the launches."""
@@ -58,7 +58,7 @@ def fits(pair: Functions, call: PackedCall) -> bool:
 
 def forward(pair: Functions, inputs: Inputs, value: Rows, results: Results) -> Tensor:
     """Write the results of problems whose sums are exact enough. Return chunks (problems,)."""
-    from anyscore.kernels.triton import minima_forward  # Gluon is not in older Triton
+    from anyscore.kernels.triton import minima_forward  # older Triton has no Gluon
 
     assert pair.steps is not None
     x, s, sizes, steps = inputs.x, inputs.s, inputs.sizes, pair.steps
@@ -67,32 +67,30 @@ def forward(pair: Functions, inputs: Inputs, value: Rows, results: Results) -> T
     a, b = inputs.operand(x.a, 2), inputs.operand(x.b, 2)
     weight = None if x.weight is None else inputs.operand(x.weight, 1)
     keys = inputs.rows(inputs.two(x.b, 2), x.b.dtype)
-    chunks = x.a.new_ones(inputs.problems, dtype=torch.int32)
-    slopes = (steps.low + steps.rise, -steps.low)  # of a and of b
-    if not steps.difference:
-        slopes = (steps.low, steps.low + steps.rise)
-
-    def sums(
-        of: Operand, used: Operand | None, key_bias: Operand | None, rows: int, slope: float
-    ) -> Tensor:
-        made = x.a.new_empty((inputs.problems, rows), dtype=torch.float32)
+    chunks: Tensor = x.a.new_ones(inputs.problems, dtype=torch.int32)
+    attending, attended = inputs.read
+    slopes = (steps.low, steps.low + steps.rise)  # of a and of b
+    if steps.difference:
+        slopes = (steps.low + steps.rise, -steps.low)
+    sums = []
+    for of, used, bias, rows, slope in (
+        (a, attending, None, sizes.queries, slopes[0]),
+        (b, attended, inputs.biases.keys, sizes.keys, slopes[1]),
+    ):
+        sums.append(x.a.new_empty((inputs.problems, rows), dtype=torch.float32))
         launch(
-            minima_rows.token_sums, inputs.problems * tiles_of(rows), of, used, weight, key_bias,
-            made, chunks, sizes.heads, rows, s.scale, slope, steps.rise, WIDTH=width,
+            minima_rows.token_sums, inputs.problems * tiles_of(rows), of, used, weight, bias,
+            sums[-1], chunks, sizes.heads, rows, s.scale, slope, steps.rise, WIDTH=width,
             F=keys.padded,
         )  # fmt: skip
-        return made
-
-    attending, attended = inputs.read
-    u = sums(a, attending, None, sizes.queries, slopes[0])
-    v = sums(b, attended, inputs.biases.keys, sizes.keys, slopes[1])
+    u, v = sums
     of_keys = operand(v.view(-1, sizes.heads, sizes.keys), sizes.heads)
-    scorer = scorers.product(PRODUCT).of_settings(s, width=width, queries=TILE)
+    scorer = scorers.product(PRODUCT).of_settings(s, width=width, padded=keys.padded, queries=TILE)
     launch(
         minima_forward.minima_forward, inputs.problems * tiles_of(sizes.queries) * columns.blocks,
         a, keys, weight, u, Biases(of_keys, inputs.biases.pairs), value, inputs.mask,
         inputs.dropout, results.output, results.stats, results.scores, sizes, chunks,
         -s.scale * steps.rise, columns.blocks, SCORER=scorer, NEGATED=not steps.difference,
-        F=keys.padded, D_V=d_v, COLUMNS=columns.count, SIGMOID=bool(s.normalizer),
+        D_V=d_v, COLUMNS=columns.count, SIGMOID=bool(s.normalizer),
     )  # fmt: skip
     return chunks
