@@ -126,7 +126,7 @@ triton: .venv/dev .venv/triton
 triton-torch: .venv/dev .venv/triton
 	$(WITH_TRITON) TRITON_INTERPRET=1 $(PYTEST) -p stand_in -m triton \
 		tests/frameworks/torch/test_fused_transforms.py
-	$(WITH_TRITON) $(PYTEST) $(addprefix tests/frameworks/triton/test_,compiled.py separable_compiled.py ptx.py amd.py)
+	$(WITH_TRITON) $(PYTEST) $(addprefix tests/frameworks/triton/test_,compiled.py separable_compiled.py ptx.py minima.py amd.py)
 
 emulated: .venv/dev .venv/triton  ## compiled kernels of NVIDIA's GPUs, on the CPU
 	$(WITH_TRITON) $(PYTEST) -p stand_in --sample \

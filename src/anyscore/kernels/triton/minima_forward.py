@@ -37,7 +37,7 @@ _copy = getattr(async_copy, "async_load", None) or async_copy.async_copy_global_
 
 @gluon.jit
 def _feature(o_f, F: gl.constexpr):
-    """Return the features (F,) at places o_f of an operand, of which a thread has F / 4 in a row."""
+    """Return the features at places o_f (F,) of an operand; a thread has F / 4 in a row."""
     return o_f // 2 % 4 * (F // 4) + o_f // 16 * 4 + o_f // 8 % 2 * 2 + o_f % 2
 
 

@@ -30,7 +30,7 @@ from anyscore.kernels.triton.call import (
 from anyscore.kernels.triton.pairs import PRODUCT, Functions
 from anyscore.kernels.triton.rows import Choice, Factors
 from anyscore.kernels.triton.tables import Tables
-from anyscore.kernels.triton.tiles import Biases, Operand, Rows
+from anyscore.kernels.triton.tiles import Biases, Rows
 
 MOST_COLUMNS = 20
 """The most columns per feature, in the mean over a problem's features."""
