@@ -35,7 +35,8 @@ LEAST_PAIRS = 2**22
 """Fewer queries × keys take less time than the launches."""
 MOST_FEATURES = 128
 """A tile of more features exceeds the registers."""
-HAS_GLUON = tuple(map(int, triton.__version__.split(".")[:2])) >= (3, 6)
+HAS_GLUON = (3, 6) <= tuple(map(int, triton.__version__.split(".")[:2])) <= (3, 9)
+"""Gluon is experimental: other versions may not compile the kernel."""
 
 
 def fits(pair: Functions, call: PackedCall) -> bool:
