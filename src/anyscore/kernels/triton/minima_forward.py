@@ -2,7 +2,7 @@
 
 The features of a tile of queries stay in registers, as a left operand of products. Minima with the
 features of a key are a left operand too. The right operand of a key has the two parts of the
-weights in two columns and 0 in the others, so that four keys fill the eight columns of a product.
+weights in two columns, and 0 in the others. Four keys fill the eight columns of a product.
 """
 
 from __future__ import annotations
