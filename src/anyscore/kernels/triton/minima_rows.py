@@ -1,4 +1,4 @@
-"""Sums over features of single tokens for `maxima`, and whether its scores are exact enough."""
+"""Sums over features of single tokens for `minima`, and whether its scores are exact enough."""
 
 from __future__ import annotations
 
