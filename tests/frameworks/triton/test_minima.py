@@ -40,7 +40,7 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[int]]]:
 
     monkeypatch.setattr(minima, "forward", run)
     monkeypatch.setattr(minima, "LEAST_PAIRS", 0)
-    with nullcontext() if DEVICE == "cuda" else emulated():
+    with nullcontext() if DEVICE == "cuda" else emulated(apart=True):
         yield found
 
 
