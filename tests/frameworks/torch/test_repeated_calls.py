@@ -1,332 +1,551 @@
-"""Repeated calls give the bits of the first call, and do nothing that a first call would not."""
+"""Repeated calls of PyTorch: layers, derivatives, modes and hooks, threads, and memory."""
 
 from __future__ import annotations
 
+import copy
 import gc
+import pickle
 import weakref
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd import forward_ad
+from torch.autograd.graph import save_on_cpu, saved_tensors_hooks
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
+from torch.utils.flop_counter import FlopCounterMode
 
 import anyscore
-from anyscore import attention
-from anyscore.backends.repeated import MAX_CALLS, MAX_KINDS, REPEATED
-from anyscore.functional.cache.prepare import prepare_keys
+from anyscore import attention, make_cache, scores
 from anyscore.kernels import cpu
-from helpers.repeated_calls import forget, is_known
+from anyscore.masks.objects import Causal, Window
+from anyscore.torch import Attention, MultiHeadAttention, Pointer
+from helpers.repeated_calls import (
+    Arguments,
+    Call,
+    Draw,
+    assert_same,
+    call_of,
+    check,
+    forget,
+    outcome,
+)
+from helpers.repeated_kinds import KINDS, additive, merged
 
-pytestmark = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
+pytestmark = [
+    pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built"),
+    pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of transforms and compilers
+]
 
-HIDDEN = 8
-W = torch.randn(HIDDEN, generator=torch.Generator().manual_seed(0))
-SCORES: dict[str, Any] = {
-    "dot": lambda: anyscore.Dot(),
-    "scaled_dot": lambda: anyscore.ScaledDot(),
-    "additive": lambda: anyscore.Additive(None, None, W.clone()),
-    "gatv2": lambda: anyscore.GATv2(None, None, W.clone()),
-    "gaussian": lambda: anyscore.Gaussian(2.0),
-    "laplace": lambda: anyscore.Laplace(2.0),
-    "euclidean": lambda: anyscore.Euclidean(2.0),
-    "student_t": lambda: anyscore.StudentT(1.0, 2.0),
+
+class Heads(MultiHeadAttention):
+    """Heads whose values are the keys."""
+
+    def forward(self, query: Tensor, key: Tensor, _: Tensor, *args: Any, **options: Any) -> Any:
+        return super().forward(query, key, key, *args, **options)
+
+
+class Pointing(Pointer):
+    """A pointer of one step, whose keys are prepared for each."""
+
+    def forward(self, query: Tensor, key: Tensor, _: Tensor, mask: Any = None) -> Tensor:  # type: ignore[override]
+        left = None if mask is None else mask[:2]
+        return 1.0 * super().forward(query[:, 0].contiguous(), self.prepare_keys(key), left)
+
+
+LAYERS: dict[str, Callable[[], nn.Module]] = {
+    "additive": lambda: Attention("additive", hidden=8, d_q=4, d_k=4),
+    "gaussian": lambda: Attention("gaussian", d_q=4, d_k=4),
+    "euclidean": lambda: Attention(anyscore.Euclidean(2.0)),
+    "bilinear": lambda: Attention("bilinear", d_q=4, d_k=4),
+    "scaled dot": Attention,
+    "dropout": lambda: Attention("additive", hidden=8, d_q=4, d_k=4, dropout=0.3),
+    "heads": lambda: Heads(4, 2),
+    "pointer": lambda: Pointing("additive", 1, 10.0, hidden=8, d_q=4, d_k=4),
 }
-Inputs = tuple[Tensor, Tensor, Tensor]
+OF_LAYERS = "no mask", "booleans of all", "lengths", "causal, lengths", "interval", "padding"
 
 
-@pytest.fixture(autouse=True)
-def _forgotten() -> None:
-    forget()
+NEVER = {("gaussian", None), *((x, "padding") for x in ("additive", "bilinear", "dropout"))}
+"""Calls that are not repeated: of a learned scale, and of padding that is not finite."""
 
 
-def inputs(
-    *lead: int, dtype: torch.dtype = torch.float32, queries: int = 3, seed: int = 0
-) -> Inputs:
-    rng = torch.Generator().manual_seed(seed)
-    sizes = (queries, HIDDEN), (10, HIDDEN), (10, 5)
-    q, k, v = (torch.randn(*lead, *size, generator=rng).to(dtype) for size in sizes)
-    return q, k, v
+def of(layer: nn.Module, mask: str = "no mask") -> Arguments:
+    """Return the arguments of calls of a layer."""
+    arguments: Any = merged(mask)
+    return lambda d: arguments(d) | {"function": layer}
 
 
-def warm(score: Any, *tensors: Any) -> Any:
-    """Call until the call is known; return the first result."""
-    first, *_ = (attention(*tensors, score=score) for _ in range(3))
-    return first
+def layer_of(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return LAYERS[name]()
 
 
-@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16, torch.float16])
-@pytest.mark.parametrize("name", SCORES)
-def test_the_same_bits(name: str, dtype: torch.dtype, misses: list[Any]) -> None:
-    score = SCORES[name]().map(lambda x: x.to(dtype))
-    for lead in ((), (2,), (2, 4)):
-        first = warm(score, *inputs(*lead, dtype=dtype))
-        misses.clear()
-        again = attention(*inputs(*lead, dtype=dtype), score=score)
-        assert not misses
-        assert again.dtype == dtype
-        assert torch.equal(again, first)
-        others = inputs(*lead, dtype=dtype, seed=1)
-        found = attention(*others, score=score)
-        assert not misses
-        assert torch.equal(found, attention(*others, score=score, return_lse=True).output)
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("mask", OF_LAYERS)
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers(name: str, mask: str, order: int) -> None:
+    """Outputs, derivatives and weights, with other parameters in each call."""
+    if name == "pointer" and mask in OF_LAYERS[2:]:
+        pytest.skip("it takes booleans")
+    layer = layer_of(name)
+    repeats = "never" if (name, mask) in NEVER or (name, None) in NEVER else "at once"
+    check(*(call_of(of(layer, mask), "torch", seed, order) for seed in (0, 1)), repeats, layer)
 
 
-def test_the_second_call_is_looked_at_and_the_third_is_not(misses: list[Any]) -> None:
-    score = anyscore.Dot()
-    for calls in (1, 2, 2, 2):
-        attention(*inputs(), score=score)
-        assert len(misses) == calls
+ATTRIBUTES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
+    "softcap": ({"softcap": 0.0}, {"softcap": 2.0}, "later"),
+    "boolean softcap": ({"softcap": 1.0}, {"softcap": True}, "never"),
+    "normalizer": ({"normalizer": "softmax"}, {"normalizer": "sigmoid"}, "later"),
+    "sparsemax": ({"normalizer": "softmax"}, {"normalizer": "sparsemax"}, "never"),
+    "implementation": ({"impl": "auto"}, {"impl": "reference"}, "never"),
+    "score": ({"score": anyscore.Gaussian(2.0)}, {"score": anyscore.Gaussian(3.0)}, "later"),
+    "callable": ({"score": anyscore.Dot()}, {"score": lambda q, k: q @ k.mT}, "never"),
+    "rate": ({"dropout": 0.3}, {"dropout": 0.5}, "later"),
+    "mode": ({"dropout": 0.3, "training": True}, {"training": False}, "later"),
+}
+"""Attributes of a layer, other ones, and when calls with these are repeated."""
 
 
-@pytest.mark.parametrize("name", ["dot", "additive"])
-def test_prepared_keys(name: str, misses: list[Any]) -> None:
-    score = SCORES[name]()
-    q, k, v = inputs(2, queries=1)
-    keys = prepare_keys(k, score)
-    first = warm(score, q, keys, v)
-    misses.clear()
-    assert torch.equal(attention(q, keys, v, score=score), first)
-    more = prepare_keys(k + 1, score)
-    exact = attention(q, k + 1, v, score=score, impl="reference")
-    torch.testing.assert_close(attention(q, more, v, score=score), exact)
-    assert len(misses) == 1  # the call of the reference
-    with pytest.raises(ValueError, match="the keys were prepared for the score"):
-        attention(q, keys, v, score=SCORES["gaussian"]())
+@pytest.mark.parametrize("name", ATTRIBUTES)
+def test_attributes_of_a_layer(name: str) -> None:
+    layer = Attention(anyscore.Gaussian(2.0))
+    known, other, repeats = ATTRIBUTES[name]
+    given: list[Arguments] = [
+        {"function": layer, "attributes": known}, {"function": layer, "attributes": known | other}
+    ]  # fmt: skip
+    check(*(call_of(x, "torch", seed, 1) for seed, x in enumerate(given)), repeats, layer)
 
 
-def test_heads_that_share_keys(misses: list[Any]) -> None:
-    score = anyscore.ScaledDot()
-    q, (_, k, v) = inputs(2, 4)[0], inputs(2, 2)
-    first = warm(score, q, k, v)
-    misses.clear()
-    assert torch.equal(attention(q, k, v, score=score), first)
-    assert not misses
+@pytest.mark.parametrize("mask", [Causal("end"), Window(1, 1), None])
+@pytest.mark.parametrize("option", ["bias", "weights", "no option"])
+def test_arguments_of_a_layer(option: str, mask: Any) -> None:
+    """Calls without options follow calls with them, and the reverse."""
+    layer, arguments = layer_of("additive"), merged(option)
+    calls = []
+    for seed, names in enumerate(({}, {"mask": mask})):
+        calls.append(call_of(lambda d, x=names: {"function": layer, **x}, "torch", seed, 1))
+    assert callable(arguments)
+    with_option = call_of(lambda d: arguments(d) | {"function": layer}, "torch", 2, 1)
+    check(*calls, None, layer)
+    check(calls[0], with_option, "at once" if option == "no option" else "never", layer)
 
 
-def test_a_weight_that_changes_in_place_is_seen() -> None:
-    score = SCORES["additive"]()
-    warm(score, *inputs())
-    with torch.no_grad():
-        score.w_v.mul_(-1)
-    exact = attention(*inputs(), score=score, impl="reference")
-    torch.testing.assert_close(attention(*inputs(), score=score), exact)
-    score.w_v.data = score.w_v.data.double()  # another dtype from now on
-    with pytest.raises(TypeError, match="dtype"):
-        attention(*inputs(), score=score)
+class Names(TorchDispatchMode):
+    """Notes the names of operators."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.names: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.names.append(str(func))
+        return func(*args, **(kwargs or {}))
 
 
-def test_outputs_are_memory_of_their_own() -> None:
-    score = anyscore.Dot()
-    first = warm(score, *inputs())
-    one, two = (attention(*inputs(), score=score) for _ in range(2))
-    one.zero_()
-    assert torch.equal(two, first)
+class Watching(Tensor):
+    """A tensor that operators see."""
 
-
-def test_other_sizes_strides_and_types_are_looked_at() -> None:
-    score = anyscore.Dot()
-    q, k, v = inputs(2)
-    warm(score, q, k, v)
-    for others in (
-        (q[:1], k[:1], v[:1]),
-        (q.double(), k.double(), v.double()),
-        (q, k.mT.contiguous().mT, v),
-        (q[:, :, :4], k[:, :, :4], v),
-        (q, k.expand(2, 10, HIDDEN)[:1], v[:1]),
-        (torch.nn.Parameter(q, False), k, v),
-    ):
-        assert not is_known(score, *others)
-        exact = attention(*others, score=score, impl="reference")
-        torch.testing.assert_close(attention(*others, score=score), exact)
-
-
-@pytest.mark.parametrize("wrong", ["width", "keys", "device", "type"])
-def test_wrong_input_is_refused_as_ever(wrong: str) -> None:
-    score = anyscore.Dot()
-    q, k, v = inputs(2)
-    warm(score, q, k, v)
-    bad: Any = {
-        "width": (q[..., :3], k, v), "keys": (q, k, v[:, :4]), "device": (q, k.to("meta"), v),
-        "type": (q.numpy(), k, v),
-    }[wrong]  # fmt: skip
-    with pytest.raises((ValueError, TypeError)):
-        attention(*bad, score=score)
-
-
-def test_gradients_are_asked_for() -> None:
-    score = SCORES["additive"]()
-    q, k, v = inputs()
-    warm(score, q, k, v)
-    for x in (q, k, v, score.w_v):
-        x.requires_grad_()
-        assert attention(q, k, v, score=score).requires_grad
-        with torch.no_grad():
-            assert is_known(score, q, k, v)
-        x.requires_grad_(False)
-    assert is_known(score, q, k, v)
-
-
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_modes_see_the_call() -> None:
-    from torch.utils._python_dispatch import TorchDispatchMode
-
-    class Names(TorchDispatchMode):
-        def __torch_dispatch__(
-            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
-        ) -> Any:
-            seen.append(str(func))
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        with torch._C._DisableTorchDispatch():
             return func(*args, **(kwargs or {}))
 
-    seen: list[str] = []
-    score = anyscore.Dot()
-    q, k, v = inputs(2)
-    first = warm(score, q, k, v)
-    with Names():
-        attention(q, k, v, score=score)
-    assert any("anyscore" in name for name in seen)
-    with torch.autocast("cpu", torch.bfloat16):
-        assert attention(q, k, v, score=score).dtype == torch.bfloat16
-    with torch.inference_mode():
-        assert torch.equal(attention(q, k, v, score=score), first)
-    mapped = torch.vmap(lambda a, b, c: attention(a, b, c, score=score))(q, k, v)
-    torch.testing.assert_close(mapped, first)
-    _, slope = torch.func.jvp(
-        lambda a: attention(a, k, v, score=score), (q,), (torch.ones_like(q),)
-    )
-    assert slope.any()
+
+def named(call: Call) -> list[Any]:
+    with Names() as seen:
+        return [*call(), [x for x in seen.names if "anyscore" in x]]
+
+
+def counted(call: Call) -> list[Any]:
+    with FlopCounterMode(display=False) as counter:
+        return [*call(), counter.get_total_flops()]
+
+
+def profiled(call: Call) -> list[Any]:
     with torch.profiler.profile() as profile:
-        attention(q, k, v, score=score)
-    assert any("anyscore" in event.key for event in profile.key_averages())
+        found = call()
+    return [*found, sorted(x.key for x in profile.key_averages() if "anyscore" in x.key)]
 
 
-def test_tensors_that_are_not_what_their_memory_holds() -> None:
-    score = anyscore.Dot()
-    q, k, v = inputs(2)
-    first = warm(score, q, k, v)
-    negative = torch.complex(torch.zeros_like(q), -q).conj().imag  # −(−q), not computed yet
-    same = torch.empty_strided(q.shape, tuple(2 * s for s in q.stride())).copy_(q)
-    warm(score, same, k, v)  # with the strides of `negative`
-    assert negative.is_neg()
-    assert negative.stride() == same.stride()
-    escaped: list[Tensor] = []
-    torch.func.grad(lambda x: (escaped.append(x), x.sum())[1])(q)
-    for other in (negative, escaped[0]):
-        assert torch.equal(attention(other, k, v, score=score), first)
-    zeros = torch._efficientzerotensor(q.shape)
-    exact = attention(torch.zeros_like(q), k, v, score=score)
-    assert torch.equal(attention(zeros, k, v, score=score), exact)
+def packed(call: Call) -> list[Any]:
+    shapes = []
+    with saved_tensors_hooks(lambda x: (shapes.append(x.shape), x)[1], lambda x: x):
+        return [*call(), shapes]
 
 
-@pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_a_graph_holds_the_operator() -> None:
-    score = anyscore.Dot()
-    q, k, v = inputs(2)
-    first = warm(score, q, k, v)
+def within(context: Callable[[], Any], call: Call) -> list[Any]:
+    with context():
+        return call()
+
+
+def mapped(*tensors: Tensor, **x: Any) -> Any:
+    return torch.vmap(partial(attention, **x))(*tensors)
+
+
+def pushed(query: Tensor, key: Tensor, value: Tensor, **x: Any) -> Any:
+    function = partial(attention, key=key, value=value, **x)
+    return torch.func.jvp(function, (query,), (torch.ones_like(query),))
+
+
+def pulled(*tensors: Tensor, **x: Any) -> Any:
+    return torch.func.grad(lambda *y: attention(*y, **x).square().sum(), (0, 1, 2))(*tensors)
+
+
+def dual(query: Tensor, key: Tensor, value: Tensor, **x: Any) -> Any:
+    with forward_ad.dual_level():
+        query = forward_ad.make_dual(query.detach(), torch.ones_like(query))
+        return forward_ad.unpack_dual(attention(query, key, value, **x))[:2]
+
+
+def traced(*tensors: Tensor, **x: Any) -> Any:
+    inputs = tuple(y.detach() for y in tensors)
+    return torch.jit.trace(lambda *y: attention(*y, **x), inputs, check_trace=False)(*inputs)
+
+
+def nested(*tensors: Tensor, **x: Any) -> Any:
+    inputs = (torch.nested.nested_tensor(list(y), layout=torch.jagged) for y in tensors)
+    return attention(*inputs, **x).to_padded_tensor(0.0)
+
+
+WRAPPERS: dict[str, Callable[[Call], list[Any]]] = {
+    "names": named, "flops": counted, "profile": profiled, "saved": packed,
+    "autocast": partial(within, lambda: torch.autocast("cpu", torch.bfloat16)),
+    "elsewhere": partial(within, save_on_cpu),
+}  # fmt: skip
+FUNCTIONS = mapped, pushed, pulled, dual, traced, nested
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("name", WRAPPERS)
+def test_modes(name: str, order: int) -> None:
+    known, other = (call_of(KINDS["additive"], "torch", seed, order) for seed in (0, 1))
+    check(known, partial(WRAPPERS[name], other), "never")
+
+
+@pytest.mark.parametrize("function", FUNCTIONS)
+def test_transforms(function: Any) -> None:
+    """The core repeats no call of a transform; a call within sees other tensors."""
+    known = call_of({"score": anyscore.Dot()}, "torch", 0)
+    check(known, call_of({"score": anyscore.Dot(), "function": function}, "torch", 1), "never")
+
+
+def test_a_compiled_graph_holds_the_operator() -> None:
+    d = Draw("torch", 0)
+    tensors = d(2, 3, 4), d(2, 5, 4), d(2, 5, 6)
+    function = partial(attention, score=additive(d))
+    exact, *_ = (function(*tensors) for _ in range(3))
     torch._dynamo.reset()
-    compiled = torch.compile(lambda *x: attention(*x, score=score), backend="eager", fullgraph=True)
-    torch.testing.assert_close(compiled(q, k, v), first)
+    assert torch.equal(torch.compile(function, backend="eager", fullgraph=True)(*tensors), exact)
     torch._dynamo.reset()
 
 
-@pytest.mark.parametrize("weight", ["an array", "a list", "a string"])
-def test_a_weight_that_is_no_tensor_is_refused_as_ever(weight: str) -> None:
-    made: Any = {"an array": W.numpy(), "a list": W.tolist(), "a string": "w"}[weight]
-    tensors = inputs(2)
-    with pytest.raises(TypeError) as first:
-        attention(*tensors, score=anyscore.Additive(None, None, made))
-    warm(SCORES["additive"](), *tensors)
-    with pytest.raises(TypeError) as later:
-        attention(*tensors, score=anyscore.Additive(None, None, made))
-    assert str(later.value) == str(first.value)
+def test_inference() -> None:
+    """Calls of inference are repeated; and calls with gradients whose lengths come from one."""
+    known, other = (call_of(KINDS["additive"], "torch", seed) for seed in (0, 1))
+    check(known, partial(within, torch.inference_mode, other), "at once")
+    with torch.inference_mode():
+        lengths, key = torch.tensor([3, 1]), torch.ones(2, 5, 4)
+    given: Arguments = {"key": key, "score": anyscore.Dot()}
+    calls = (call_of(lambda d: given | {"valid_lens": lengths[:]}, "torch", n, 1) for n in (0, 1))
+    check(*calls)
 
 
-def test_a_score_of_a_user_is_lowered_each_time(misses: list[Any]) -> None:
-    factor = 1.0
-
-    class Mine(anyscore.Dot):
-        def lower(self, xp: Any, query: Any, key: Any) -> Any:
-            return super().lower(xp, query * factor, key)
-
-    for factor in (1.0, 2.0, 3.0, 4.0):
-        found = attention(*inputs(), score=Mine())
-        query, key, value = inputs()
-        torch.testing.assert_close(
-            found, attention(query * factor, key, value, score=anyscore.Dot())
-        )
-    assert not is_known(Mine(), *inputs())
+def negated(x: Tensor) -> Tensor:
+    """Return x as −(−x), not computed yet."""
+    return torch.complex(torch.zeros_like(x), -x).conj().imag
 
 
-def test_few_calls_are_kept_of_few_scores_and_no_tensors() -> None:
-    score = SCORES["additive"]()
-    for n in range(2, 14):
-        warm(score, *inputs(n))
-    of_tensors = REPEATED[Tensor]
-    assert max(map(len, of_tensors.known.values())) == MAX_CALLS
-    assert is_known(score, *inputs(13))
-    assert not is_known(score, *inputs(2))
-    gone = weakref.ref(score), weakref.ref(score.w_v)
-    del score
-    gc.collect()
-    assert [x() for x in gone] == [None, None]
-    for n in range(2 * MAX_KINDS):
-        warm(anyscore.Gaussian(1.0 + n), *inputs())
-    assert 0 < len(of_tensors.known) <= MAX_KINDS
-    assert 0 < len(of_tensors.seen) <= MAX_KINDS
+def escaped(x: Tensor) -> Tensor:
+    """Return x as a tensor of a transform that has ended."""
+    found: list[Tensor] = []
+    torch.func.grad(lambda y: (found.append(y), y.sum())[1])(x.detach())
+    return found[0]
 
 
-def test_a_score_that_is_made_anew_is_known_by_what_it_is_made_of(misses: list[Any]) -> None:
-    q, k, v = inputs(2)
-    warm(SCORES["additive"](), q, k, v)
-    warm(anyscore.Gaussian(2.0), q, k, v)
-    misses.clear()
-    w = torch.ones(HIDDEN)
-    found = attention(q, k, v, score=anyscore.Additive(None, None, w))
-    assert not misses
-    exact = attention(q, k, v, score=anyscore.Additive(None, None, w), impl="reference")
-    torch.testing.assert_close(found, exact)
-    for other in (
-        anyscore.Gaussian(3.0),
-        anyscore.Gaussian(torch.tensor(2.0)),
-        anyscore.Additive(torch.eye(HIDDEN), None, w),
-        anyscore.Additive(None, None, w, torch.ones(HIDDEN)),
-        anyscore.GATv2(None, None, w),
+def spread(x: Tensor) -> Tensor:
+    """Return x with the strides of `negated`."""
+    return torch.stack([x, x], -1)[..., 0]
+
+
+def watching(x: Tensor) -> Tensor:
+    return Tensor._make_subclass(Watching, x.detach(), x.requires_grad)
+
+
+LAZY = torch._efficientzerotensor
+UNUSUAL: dict[str, Callable[[Tensor], Any]] = {
+    "negated": negated, "escaped": escaped, "zero": lambda x: LAZY(x.shape),
+    "parameter": lambda x: nn.Parameter(x.detach(), False),
+    "expanded": lambda x: x[:1].expand_as(x),
+    "meta": lambda x: x.to("meta"), "array": lambda x: x.detach().numpy(), "watching": watching,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("order", [0, 1])
+@pytest.mark.parametrize("name", UNUSUAL)
+@pytest.mark.parametrize("place", ["query", "key", "value", "w_v"])
+def test_unusual_tensors(place: str, name: str, order: int) -> None:
+    """Tensors that are not what their memory holds, or not of a known type."""
+
+    def given(unusual: Callable[[Tensor], Any], d: Draw) -> dict[str, Any]:
+        x = {"query": d(2, 3, 4), "key": d(2, 5, 4), "value": d(2, 5, 6), "w_v": d(4)}
+        x[place] = unusual(x[place])
+        return {**x, "score": anyscore.Additive(None, None, x.pop("w_v"))}
+
+    known, other = (spread, negated) if name == "negated" else (lambda x: x, UNUSUAL[name])
+    calls = [partial(given, known), partial(given, other)]
+    check(*(call_of(x, "torch", seed, order) for seed, x in enumerate(calls)))
+
+
+UPSTREAM: dict[str, Callable[[Tensor], Tensor]] = {
+    "turned": lambda d: d.mT.contiguous().mT,
+    "expanded": lambda d: d[:1, :1, :1].expand_as(d),
+    "every other": spread,
+    "negated": negated,
+    "zero": lambda d: LAZY(d.shape),
+    "with a gradient": lambda d: d.requires_grad_(),
+    "watching": watching,
+}
+
+
+@pytest.mark.parametrize("function", [attention, scores])
+@pytest.mark.parametrize("name", UPSTREAM)
+def test_gradients_from_above(name: str, function: Any) -> None:
+    """Of any layout and kind; of `with a gradient` second derivatives too."""
+
+    def call(above_of: Callable[[Tensor], Tensor]) -> list[Any]:
+        d = Draw("torch", 0, 1)
+        tokens = [d(2, 3, 4), d(2, 5, 4), d(2, 5, 6)][: 2 + (function is attention)]
+        output = function(*tokens, score=additive(d))
+        above = above_of(torch.linspace(-1, 2, output.numel()).view_as(output))
+        leaves, second = d.leaves[: len(tokens)] + d.leaves[-1:], above.requires_grad
+        found = list(torch.autograd.grad(output, leaves, above, create_graph=second))
+        found += torch.autograd.grad(found, above, found) if second else []
+        return [x.detach() for x in found]
+
+    check(partial(call, lambda d: d), partial(call, UPSTREAM[name]))
+
+
+def test_gradients_from_above_in_a_batch() -> None:
+    def call(*, batched: bool) -> list[Any]:
+        d = Draw("torch", 0, 1)
+        output = attention(d(2, 3, 4), d(2, 5, 4), d(2, 5, 6), score=additive(d))
+        above = torch.stack([torch.ones(2, 3, 6), torch.linspace(-1, 2, 36).view(2, 3, 6)])
+        return list(torch.autograd.grad(output, d.leaves, above, is_grads_batched=True))
+
+    check(call_of(KINDS["additive"], "torch", 0, 1), partial(call, batched=True))
+
+
+OF_SECOND_ORDER = (
+    "lengths",
+    "causal, lengths",
+    "interval",
+    "booleans",
+    "dropout",
+    "scores",
+    "softcap",
+)
+
+
+@pytest.mark.parametrize("other", OF_SECOND_ORDER)
+@pytest.mark.parametrize("name", ["scaled dot", "prepared additive"])
+def test_second_derivatives(name: str, other: str) -> None:
+    calls = (call_of(merged(name, other), "torch", seed, 2) for seed in (0, 1))
+    check(*calls, "at once")
+
+
+@pytest.mark.parametrize("wanted", range(4))
+def test_gradients_of_some(wanted: int) -> None:
+    """One of query, key, value and weight needs a gradient; or no tensor, after such calls."""
+
+    def call(seed: int, *, enabled: bool = True) -> list[Any]:
+        d = Draw("torch", seed)
+        tensors = [d(2, 3, 4), d(2, 5, 4), d(2, 5, 6), d(4)]
+        tensors[wanted].requires_grad_()
+        score = anyscore.Additive(None, None, tensors[3])
+        with torch.set_grad_enabled(enabled):
+            output = attention(*tensors[:3], score=score)
+        return [output, *(torch.autograd.grad(output.sum(), tensors[wanted]) if enabled else [])]
+
+    check(partial(call, 0), partial(call, 1), "at once")
+    check(partial(call, 0), partial(call, 1, enabled=False), "at once")
+    check(partial(call, 0), call_of(KINDS["additive"], "torch", 1), "at once")
+
+
+@pytest.mark.parametrize("name", ["key", "w_v", "mask"])
+def test_writes_to_saved_tensors_are_detected(name: str) -> None:
+    d = Draw("torch", 0, 1)
+    x, score = {"query": d(2, 3, 4), "key": d(2, 5, 4), "value": d(2, 5, 6)}, additive(d)
+    x |= {"mask": d.booleans(2, 3, 5)} if name == "mask" else {}
+    for _ in range(4):
+        output = attention(**x, score=score)
+        with torch.no_grad():
+            (score.w_v if name == "w_v" else x[name]).fill_(1)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(output.sum(), d.leaves)
+
+
+@pytest.mark.parametrize("earlier", range(4))
+@pytest.mark.parametrize("reentrant", [False, True])
+@pytest.mark.parametrize("mask", ["no mask", "lengths"])
+def test_checkpoints(mask: str, reentrant: bool, earlier: int) -> None:
+    """A call may become known between a checkpoint's first and second run."""
+    layer, arguments = layer_of("additive"), merged(mask)
+    assert callable(arguments)
+
+    def call(function: Any, times: int, *, checked: bool) -> list[Any]:
+        forget(layer)
+        for n in range(times + 1):
+            d = Draw("torch", 0, 1)
+            x = {"query": d(2, 3, 4), "key": d(2, 5, 4), "value": d(2, 5, 6)}
+            score = {} if function is layer else {"score": additive(d)}
+            run = partial(function, **arguments(d), **score)
+            again = partial(checkpoint, run, use_reentrant=reentrant) if checked else run
+            output = again(*x.values()) if n == times else run(*x.values())
+        run(*x.values())
+        output.square().sum().backward()
+        return [output.detach(), *(y.grad for y in d.leaves[:3])]
+
+    for function in (attention, layer):
+        wanted = outcome(partial(call, function, 0, checked=False))
+        assert_same(outcome(partial(call, function, earlier, checked=True)), wanted)
+
+
+def test_hooks_of_modules_see_each_call() -> None:
+    layer = layer_of("additive")
+    assert isinstance(layer, Attention)
+    known = call_of(of(layer), "torch", 0, 1)
+
+    def hooked(register: Callable[[Any], Any]) -> list[Any]:
+        seen: list[Any] = []
+        handle = register(lambda *args: seen.append(type(args[0])))
+        found = call_of(of(layer), "torch", 1, 1)()
+        handle.remove()
+        return [*found, seen.count(type(layer.W_q))]
+
+    for register in (
+        layer.W_q.register_forward_hook,
+        layer.W_k.register_forward_pre_hook,
+        nn.modules.module.register_module_forward_hook,
     ):
-        misses.clear()
-        found = attention(q, k, v, score=other)
-        assert len(misses) == 1
-        exact = attention(q, k, v, score=other, impl="reference")
-        torch.testing.assert_close(found, exact)
+        check(known, partial(hooked, register), "never", layer)
+    layer.W_k = nn.Sequential(layer.W_k, nn.Linear(8, 8))
+    layer.W_k.weight = layer.W_k[0].weight  # type: ignore[union-attr, assignment]
+    check(known, call_of(of(layer), "torch", 1, 1), "never", layer)
 
 
-def test_another_instruction_set_is_used() -> None:
-    core = cpu._core
-    before, score = core.isa(), SCORES["additive"]()
-    warm(score, *inputs(4))
-    try:
-        for isa in core.isas():
-            core.use(isa)
-            whole = attention(*inputs(4), score=score, return_lse=True).output
-            assert torch.equal(attention(*inputs(4), score=score), whole)
-    finally:
-        core.use(before)
+def test_copies_of_a_layer_know_no_calls() -> None:
+    layer = layer_of("additive")
+    known = call_of(of(layer), "torch", 0, 1)
+    first = outcome(known)
+    for other in (copy.deepcopy(layer), copy.copy(layer), pickle.loads(pickle.dumps(layer))):
+        assert_same(outcome(call_of(of(other), "torch", 0, 1)), first)
+        assert other._calls is not layer._calls  # type: ignore[union-attr]
+
+
+KEPT = "no mask", "booleans", "interval", "prepared additive", "dropout", "scores", "lengths"
+
+
+@pytest.mark.parametrize("name", KEPT)
+def test_nothing_is_kept_of_a_call(name: str) -> None:
+    references: list[Any] = []
+    arguments = merged("additive", name)
+    assert callable(arguments)
+
+    def noted(d: Draw) -> dict[str, Any]:
+        x = arguments(d)
+        found = [
+            *d.leaves,
+            *(getattr(x.get("key"), n, None) for n in ("b", "packed")),
+            x.get("mask"),
+        ]
+        references.extend(weakref.ref(y) for y in found if y is not None)
+        return x
+
+    for given in (noted, lambda d: {k: v for k, v in noted(d).items() if k != "score"}):
+        for seed in range(4):
+            outcome(call_of(given, "torch", seed, 1))
+    gc.collect()
+    assert not any(reference() is not None for reference in references)
+
+
+def test_nothing_is_kept_of_a_layer() -> None:
+    layer = layer_of("heads")
+    for seed in range(4):
+        outcome(call_of(of(layer, "causal, lengths"), "torch", seed, 1))
+    gone = [weakref.ref(x) for x in (*layer.modules(), *layer.parameters())]
+    del layer
+    gc.collect()
+    assert not any(x() is not None for x in gone)
+
+
+def appended(old: Any, key: Any, value: Any, count: int = 1) -> list[Any]:
+    """Append to a cache, which a query then attends to; return the cache and the output."""
+    cache = make_cache(*old, capacity=8)
+    for _ in range(count):
+        cache.append(key(cache), value)
+    return [cache.b, cache.values, cache.length, cache.attend(torch.ones(2, 1, 4))]
+
+
+def test_appends() -> None:
+    """Rows of the cache itself, rows with gradients, rows in a cache of inference."""
+    d = Draw("torch", 0)
+    old, new, values = (d(2, 3, 4), d(2, 3, 6)), d(2, 1, 4), d(2, 1, 6)
+    with_gradient = new.clone().requires_grad_()
+    known = partial(appended, old, lambda cache: new, values)
+    check(known, partial(appended, old, lambda cache: cache.b[:, 1:2], values, 4))
+    check(known, partial(appended, old, lambda cache: with_gradient, values))
+    check(known, partial(within, torch.inference_mode, known))
+    with torch.inference_mode():
+        cache = make_cache(*old, capacity=8)
+    check(known, lambda: [cache.append(new, values)])
+    check(known, partial(within, torch.inference_mode, lambda: [cache.append(new, values).length]))
+
+
+def test_appends_are_seen_by_what_was_saved() -> None:
+    d = Draw("torch", 0)
+    cache = make_cache(d(2, 3, 4), d(2, 3, 6), capacity=8)
+    new, query = (d(2, 1, 4), d(2, 1, 6)), d(2, 1, 4).requires_grad_()
+    for _ in range(2):
+        output = cache.append(*new).attend(query)
+        cache.append(*new)
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            output.sum().backward()
 
 
 def test_threads_at_once() -> None:
-    score = SCORES["gaussian"]()
-    tensors = inputs(8, queries=40)
-    first = warm(score, *tensors)
+    calls = [call_of(KINDS[name], "torch", 0, 1) for name in ("additive", "gaussian")]
+    firsts = [call() for call in calls]
     with ThreadPoolExecutor(4) as pool:
-        for found in pool.map(lambda _: attention(*tensors, score=score), range(200)):
-            assert torch.equal(found, first)
+        for n, found in enumerate(pool.map(lambda n: calls[n % 2](), range(100))):
+            assert_same(found, firsts[n % 2])
 
 
-def test_what_is_not_finite_is_as_ever() -> None:
-    score = anyscore.ScaledDot()
-    q, k, v = inputs(2)
-    warm(score, q, k, v)
-    q[0, 1, 2], v[1, 3, 0] = float("nan"), float("inf")
-    whole = attention(q, k, v, score=score, return_lse=True).output
-    torch.testing.assert_close(
-        attention(q, k, v, score=score), whole, equal_nan=True, rtol=0, atol=0
-    )
+@pytest.mark.slow
+def test_threads_with_changing_calls() -> None:
+    """Eight threads make 4,000 calls each, of a layer, functions and scores, in changing kinds."""
+    layer, calls = layer_of("additive"), list[Any]()
+    for n in range(6):
+        d = Draw("torch", n)
+        tensors = d(3, 4 + n % 4, 4), d(3, 10, 4), d(3, 10, 6)
+        given: dict[str, Any] = {"valid_lens": torch.tensor([10, 0, 7])} if n % 2 else {}
+        given |= {"mask": Causal("end")} if n % 3 == 0 else {}
+        for call in (copy.deepcopy(layer), attention, lambda q, k, _, **x: scores(q, k, **x)):
+            exact = call(*tensors, **given).detach()
+            calls.append((layer if isinstance(call, Attention) else call, tensors, given, exact))
+
+    def run(thread: int) -> int:
+        wrong = 0
+        for i in range(4_000):
+            call, tensors, given, exact = calls[(7 * i + i // 50 + thread) % len(calls)]
+            with torch.set_grad_enabled(i % 5 > 0):
+                wrong += not torch.equal(call(*tensors, **given), exact)
+        return wrong
+
+    with ThreadPoolExecutor(8) as pool:
+        assert list(pool.map(run, range(8))) == [0] * 8
