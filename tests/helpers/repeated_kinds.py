@@ -46,7 +46,8 @@ class Capped(anyscore.Score):
 
 
 def tokens(d: Draw, *lead: int, width: int = 4, dtype: str = "float32") -> dict[str, Any]:
-    shapes = {"query": (3, width), "key": (5, width), "value": (5, 6)}
+    """Draw tokens whose values are narrower than their number, so that no scores are kept."""
+    shapes = {"query": (3, width), "key": (5, width), "value": (5, 3)}
     return {name: d(*lead, *shape, dtype=dtype) for name, shape in shapes.items()}
 
 
