@@ -43,6 +43,7 @@ WAYS = {"numpy": ("numpy", 0), "torch": ("torch", 0), "gradients": ("torch", 1)}
 
 
 TOGETHER = {
+    ("prepared dot", "lengths"): "at once",
     ("prepared additive", "lengths"): "at once",
     ("bilinear", "lengths"): "at once",
     ("bilinear", "rows of heads"): "at once",

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import torch
@@ -152,10 +152,13 @@ class Names(TorchDispatchMode):
 
 
 class Watching(Tensor):
-    """A tensor that operators see."""
+    """A tensor that notes the names of operators."""
+
+    names: ClassVar[list[str]] = []
 
     @classmethod
     def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        cls.names.append(str(func))
         with torch._C._DisableTorchDispatch():
             return func(*args, **(kwargs or {}))
 
@@ -306,6 +309,19 @@ def test_unusual_tensors(place: str, name: str, order: int) -> None:
     check(*(call_of(x, "torch", seed, order) for seed, x in enumerate(calls)))
 
 
+def test_a_weight_that_sees_operators_sees_each_call() -> None:
+    def given(d: Draw) -> dict[str, Any]:
+        Watching.names.clear()
+        return {"score": anyscore.Additive(None, None, watching(d(4)))}
+
+    def call(seed: int) -> list[Any]:
+        found = call_of(given, "torch", seed, 1)()
+        return [*found, [name for name in Watching.names if "anyscore" in name]]
+
+    assert call(0)[-1]
+    check(partial(call, 0), partial(call, 1), "never")
+
+
 UPSTREAM: dict[str, Callable[[Tensor], Tensor]] = {
     "turned": lambda d: d.mT.contiguous().mT,
     "expanded": lambda d: d[:1, :1, :1].expand_as(d),
@@ -346,7 +362,9 @@ def test_gradients_from_above_in_a_batch() -> None:
 
 
 OF_SECOND_ORDER = (
+    "heads",
     "lengths",
+    "lengths of queries",
     "causal, lengths",
     "interval",
     "booleans",
