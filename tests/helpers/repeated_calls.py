@@ -20,7 +20,7 @@ REPEATS = {
     "later": [False, False, True],
     "never": [False, False, False],
 }
-"""Which of three calls the core repeats, after three calls of a known kind."""
+"""Which of three calls the core repeats, after two calls of a known kind."""
 
 
 class Draw:
@@ -173,7 +173,7 @@ def watched() -> Iterator[None]:
 def check(known: Call, other: Call, repeats: str | None = None, *layers: nn.Module) -> None:
     """Assert that each of two calls does, after the other, what it does as a first call.
 
-    repeats: which of three calls `other` are repeated after three calls `known`; see `REPEATS`. By
+    repeats: which of three calls `other` are repeated after two calls `known`; see `REPEATS`. By
     default None: unknown. layers: whose calls these are.
     """
     firsts = []
@@ -181,13 +181,13 @@ def check(known: Call, other: Call, repeats: str | None = None, *layers: nn.Modu
         forget(*layers)
         firsts.append(outcome(call))
     forget(*layers)
-    found, are_repeated = [outcome(known) for _ in range(3)], []
+    found, are_repeated = [outcome(known) for _ in range(2)], []
     for _ in range(3):
         with watched():
             found.append(outcome(other))
         are_repeated.append(bool(SEEN) and all(SEEN))
     found.append(outcome(known))
-    for x, first in zip(found, [firsts[0]] * 3 + [firsts[1]] * 3 + firsts[:1], strict=True):
+    for x, first in zip(found, [firsts[0]] * 2 + [firsts[1]] * 3 + firsts[:1], strict=True):
         assert_same(x, first)  # at last, so that no result has the memory of an earlier one
     assert not isinstance(firsts[0][0], str), firsts[0][0]
     if repeats is not None:

@@ -88,8 +88,7 @@ def layer_of(name: str) -> nn.Module:
     return LAYERS[name]()
 
 
-@pytest.mark.parametrize("order", [0, 1])
-@pytest.mark.parametrize("mask", OF_LAYERS)
+@pytest.mark.parametrize(("mask", "order"), [("lengths", 0), *((mask, 1) for mask in OF_LAYERS)])
 @pytest.mark.parametrize("name", LAYERS)
 def test_layers(name: str, mask: str, order: int) -> None:
     """Outputs, derivatives and weights, with other parameters in each call."""
@@ -291,10 +290,9 @@ UNUSUAL: dict[str, Callable[[Tensor], Any]] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("order", [0, 1])
 @pytest.mark.parametrize("name", UNUSUAL)
 @pytest.mark.parametrize("place", ["query", "key", "value", "w_v", "W_q", "projected"])
-def test_unusual_tensors(place: str, name: str, order: int) -> None:
+def test_unusual_tensors(place: str, name: str) -> None:
     """Tensors that are not what their memory holds, or not of a known type."""
 
     def given(unusual: Callable[[Tensor], Any], d: Draw) -> dict[str, Any]:
@@ -306,7 +304,7 @@ def test_unusual_tensors(place: str, name: str, order: int) -> None:
 
     known, other = (spread, negated) if name == "negated" else (lambda x: x, UNUSUAL[name])
     calls = [partial(given, known), partial(given, other)]
-    check(*(call_of(x, "torch", seed, order) for seed, x in enumerate(calls)))
+    check(*(call_of(x, "torch", seed, order=1) for seed, x in enumerate(calls)))
 
 
 def test_a_weight_that_sees_operators_sees_each_call() -> None:
