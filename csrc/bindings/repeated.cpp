@@ -111,12 +111,12 @@ public:
 
     RepeatedCall(const RepeatedCall&) = delete;
 
-    // Returns the output for operands, arrays of the `KINDS` and a seed, None where the call has none, and for the scale
-    // of the score; None if layouts differ.
-    nb::object infer(const nb::tuple& operands, double scale, int threads) const {
+    // Returns the output for operands, arrays of the `KINDS` and a seed, None where the call has none; None if
+    // layouts differ.
+    nb::object infer(const nb::tuple& operands, int threads) const {
         Call now;
         std::vector<Stream> streams;
-        if (!take(operands, scale, now, streams)) return nb::none();
+        if (!take(operands, now, streams)) return nb::none();
         Forward made;
         made.output_type = call.a.type;
         nb::object found = output.make(empty, operands[0], has_value() ? made.output : made.scores);
@@ -129,10 +129,10 @@ public:
 
     // Returns (output, stats, scores or None) for arrays as in `infer`; None if their layouts differ, or the call has no
     // repeated backward.
-    nb::object forward(const nb::tuple& operands, double scale, int threads) const {
+    nb::object forward(const nb::tuple& operands, int threads) const {
         Call now;
         std::vector<Stream> streams;
-        if (!trains || !take(operands, scale, now, streams)) return nb::none();
+        if (!trains || !take(operands, now, streams)) return nb::none();
         Forward made;
         made.output_type = call.a.type;
         nb::object of_output = output.make(empty, operands[0], has_value() ? made.output : made.scores),
@@ -147,11 +147,11 @@ public:
     // Returns the gradients of a, b, weight, key_bias and value, each None if the call lacks it; None if layouts
     // differ. Here `kept` is the scores of `forward` if it keeps them, else its output, and None without values;
     // d_output is the gradient of the output.
-    nb::object backward(const nb::tuple& operands, nb::handle kept, nb::handle stats, nb::handle d_output, double scale,
+    nb::object backward(const nb::tuple& operands, nb::handle kept, nb::handle stats, nb::handle d_output,
                         int threads) const {
         Call now;
         std::vector<Stream> streams;
-        if (!trains || !take(operands, scale, now, streams, false)) return nb::none();
+        if (!trains || !take(operands, now, streams, false)) return nb::none();
         now.packed = {};
         View of_kept = has_value() ? lent(kept) : View(), of_stats = lent(stats), upstream = lent(d_output);
         Arrays results(arrays.lead, settings.groups);
@@ -212,10 +212,8 @@ private:
 
     // Writes the call of these operands to `now`, which points to the `streams`. Returns false if layouts differ. A
     // forward has packed keys if the first call had; its backward may lack them.
-    bool take(const nb::tuple& operands, double scale, Call& now, std::vector<Stream>& streams,
-              bool needs_packed = true) const {
+    bool take(const nb::tuple& operands, Call& now, std::vector<Stream>& streams, bool needs_packed = true) const {
         now = call;
-        now.scale = scale;
         now.dots = call.dots && dots();
         const void* of_mask[3] = {};
         const void** const data_of[] = {&now.a.data,      &now.b.data, &now.weight.data, &now.key_bias.data, &now.value.data,
@@ -287,10 +285,10 @@ void bind_repeated(nb::module_& module) {
         .def(nb::init<nb::tuple, nb::handle, const std::string&, const std::array<double, Settings::COUNT>&,
                       const std::vector<Size>&, nb::object, bool>(),
              nb::arg(), nb::arg().none(), nb::arg(), nb::arg(), nb::arg(), nb::arg(), nb::arg())
-        .def("infer", &RepeatedCall::infer, nb::arg("operands"), nb::arg("scale"), nb::arg("threads"))
-        .def("forward", &RepeatedCall::forward, nb::arg("operands"), nb::arg("scale"), nb::arg("threads"))
+        .def("infer", &RepeatedCall::infer, nb::arg("operands"), nb::arg("threads"))
+        .def("forward", &RepeatedCall::forward, nb::arg("operands"), nb::arg("threads"))
         .def("backward", &RepeatedCall::backward, nb::arg("operands"), nb::arg("kept").none(), nb::arg("stats"),
-             nb::arg("d_output"), nb::arg("scale"), nb::arg("threads"));
+             nb::arg("d_output"), nb::arg("threads"));
 }
 
 }  // namespace anyscore

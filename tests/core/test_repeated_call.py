@@ -89,7 +89,7 @@ def test_the_same_bits(
     threads: int,
     seed: int,
 ) -> None:
-    """A later call has a scale and a seed of its own."""
+    """A later call has a seed of its own."""
     rng = np.random.default_rng(seed)
     groups = lead[-1] if lead else 1
     s = Settings(pair, 0.5, groups, 0.4 * ("dropout" in has), int(np.prod(lead)), lead)
@@ -104,18 +104,18 @@ def test_the_same_bits(
         return xs, [x if name in has else None for name, x in named.items()]
 
     core = repeated(*drawn(), s, keeps_scores)
-    for scale in (0.5, -2.0):
+    for later in range(2):
         xs, bounds = drawn()
         above = rng.standard_normal((*lead, queries, width)).astype(dtype)
-        of_dropout = [seed + int(scale) if s.dropout else None]
-        exact = both(xs, bounds, s._replace(scale=scale), above, keeps_scores, *of_dropout)
-        output, stats, scores = core.forward((*xs, None, *bounds, *of_dropout), scale, threads)
+        of_dropout = [seed + later if s.dropout else None]
+        exact = both(xs, bounds, s, above, keeps_scores, *of_dropout)
+        output, stats, scores = core.forward((*xs, None, *bounds, *of_dropout), threads)
         results = scores if keeps_scores else output, stats, above
-        found = core.backward((*xs, None, *bounds, *of_dropout), *results, scale, threads)
+        found = core.backward((*xs, None, *bounds, *of_dropout), *results, threads)
         for x, y in zip([output, stats, scores, *found], exact, strict=True):
             assert (x is None) == (y is None)
             assert x is None or x.tobytes() == y.tobytes()
-        alone = core.infer((*xs, None, *bounds, *of_dropout), scale, threads)
+        alone = core.infer((*xs, None, *bounds, *of_dropout), threads)
         assert alone.tobytes() == output.tobytes()
 
 
@@ -126,7 +126,7 @@ def test_arrays_of_another_kind_give_nothing() -> None:
     a, b, weight, _, value = xs
     bounds: Arrays = [None, np.array([[5], [2]]), None]
     core = repeated(xs, bounds, s)
-    output, stats, _ = core.forward((*xs, None, *bounds, None), 1.0, 1)
+    output, stats, _ = core.forward((*xs, None, *bounds, None), 1)
     above = np.ones_like(output)
     others: Arrays = [
         ([a[:1], b, weight, None, value], bounds),
@@ -140,11 +140,11 @@ def test_arrays_of_another_kind_give_nothing() -> None:
         (xs, [None, bounds[1], np.ones((2, 3, 5), bool)]),
     ]
     for tensors, of_mask in others:
-        assert core.infer((*tensors, None, *of_mask, None), 1.0, 1) is None
-        assert core.forward((*tensors, None, *of_mask, None), 1.0, 1) is None
-        assert core.backward((*tensors, None, *of_mask, None), output, stats, above, 1.0, 1) is None
+        assert core.infer((*tensors, None, *of_mask, None), 1) is None
+        assert core.forward((*tensors, None, *of_mask, None), 1) is None
+        assert core.backward((*tensors, None, *of_mask, None), output, stats, above, 1) is None
     packed = np.zeros((2, 6, 8), np.float32)
-    assert core.forward((*xs, packed, *bounds, None), 1.0, 1) is None
+    assert core.forward((*xs, packed, *bounds, None), 1) is None
     for wrong in (
         (output[:, :2], stats, above),
         (output, stats[..., :2], above),
@@ -153,7 +153,7 @@ def test_arrays_of_another_kind_give_nothing() -> None:
         (output, stats, [1.0]),
     ):
         with pytest.raises((ValueError, TypeError)):
-            core.backward((*xs, None, *bounds, None), *wrong, 1.0, 1)
+            core.backward((*xs, None, *bounds, None), *wrong, 1)
 
 
 def test_a_seed_is_an_integer() -> None:
@@ -161,22 +161,21 @@ def test_a_seed_is_an_integer() -> None:
     core = repeated(xs, NOTHING, Settings("tanh", 1.0, 1, 0.5, 2, (2,)))
     for wrong in (None, 1.0, np.ones(())):
         with pytest.raises(ValueError, match="seed must be an integer"):
-            core.infer((*xs, None, *NOTHING, wrong), 1.0, 1)
+            core.infer((*xs, None, *NOTHING, wrong), 1)
     with pytest.raises(ValueError, match="ten operands"):
-        core.infer((*xs, None, *NOTHING), 1.0, 1)
+        core.infer((*xs, None, *NOTHING), 1)
 
 
 def test_layouts_of_the_gradient_from_above() -> None:
     rng = np.random.default_rng(0)
     xs = arrays((2,), (3, 5, 8, 4), np.float32, rng)
     core = repeated(xs, NOTHING, Settings("tanh", 1.0, 1, 0.0, 2, (2,)))
-    output, stats, _ = core.forward((*xs, None, *NOTHING, None), 1.0, 1)
+    output, stats, _ = core.forward((*xs, None, *NOTHING, None), 1)
     wide = rng.standard_normal((2, 3, 8)).astype(np.float32)
     for above in (wide[..., ::2], np.broadcast_to(wide[:1, :1, :1], (2, 3, 4))):
         dense = np.ascontiguousarray(above)
         found, exact = (
-            core.backward((*xs, None, *NOTHING, None), output, stats, d, 1.0, 1)
-            for d in (above, dense)
+            core.backward((*xs, None, *NOTHING, None), output, stats, d, 1) for d in (above, dense)
         )
         assert [x is None or x.tobytes() for x in found] == [
             x is None or x.tobytes() for x in exact
@@ -187,10 +186,10 @@ def test_other_scores_than_those_of_the_forward() -> None:
     rng = np.random.default_rng(0)
     xs = arrays((2,), (3, 5, 8, 4), np.float32, rng)
     core = repeated(xs, NOTHING, Settings("tanh", 1.0, 1, 0.0, 2, (2,)), keeps_scores=True)
-    output, stats, scores = core.forward((*xs, None, *NOTHING, None), 1.0, 1)
+    output, stats, scores = core.forward((*xs, None, *NOTHING, None), 1)
     for wrong in (scores[..., :4], scores.astype(np.float64), np.asfortranarray(scores), output):
         with pytest.raises(ValueError, match="scores"):
-            core.backward((*xs, None, *NOTHING, None), wrong, stats, output, 1.0, 1)
+            core.backward((*xs, None, *NOTHING, None), wrong, stats, output, 1)
 
 
 @pytest.mark.parametrize("wrong", ["copied", "large"])
@@ -212,8 +211,8 @@ def test_calls_without_a_repeated_backward(wrong: str) -> None:
     xs = arrays(lead, (3, 65 if wrong == "scores" else 5, 8, 4), dtype, rng)
     s = Settings("tanh", 1.0, 1, 0.0, 2, lead)
     core = repeated(xs, NOTHING, s, wrong == "scores")
-    assert core.forward((*xs, None, *NOTHING, None), 1.0, 1) is None
-    assert core.infer((*xs, None, *NOTHING, None), 1.0, 1).shape == (*lead, 3, 4)
+    assert core.forward((*xs, None, *NOTHING, None), 1) is None
+    assert core.infer((*xs, None, *NOTHING, None), 1).shape == (*lead, 3, 4)
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])

@@ -34,8 +34,8 @@ MAX_CALLS, MAX_KINDS = 8, 64
 appends of an owner: one more drops all of these.
 """
 
-Lowered: TypeAlias = tuple[Array, Array, Array | None, Array | None, float]
-"""Factors of a score, without constants of its kind: (a, b, weight, key_bias, scale)."""
+Lowered: TypeAlias = tuple[Array, Array, Array | None, Array | None]
+"""Factors of a score, without constants of its kind: (a, b, weight, key_bias)."""
 Lowering: TypeAlias = Callable[[Any, Array, Any], Lowered | None]
 """(score, query, key) → the lowered score; None for another pair, or a query bias."""
 Bounds: TypeAlias = Callable[[Array, Any, Any], tuple[Any, Any, Any] | None]
@@ -162,7 +162,7 @@ class KnownCall:
         self.lower = trivial or _lowering(arrays, f)
         self.layouts = arrays.layouts(query, key, value)
         self.layouts_of_score = arrays.layouts_of_score(score)
-        empty = Factors(None, None, f.pair, outer=f.outer)
+        empty = Factors(None, None, f.pair, scale=f.scale, outer=f.outer)
         self._task = task._replace(score=empty, value=None, mask=None, packed=None)
 
     def clamped(self, stop: Array | None) -> Array | None:
@@ -174,9 +174,9 @@ class KnownCall:
 
     def task(self, lowered: Lowered, bounds: tuple[Any, Any, Any]) -> Task:
         """Return the task of the weights of such a call."""
-        a, b, weight, key_bias, scale = lowered
+        a, b, weight, key_bias = lowered
         f = cast(Factors, self._task.score)
-        f = f._replace(a=a, b=b, weight=weight, key_bias=key_bias, scale=scale)
+        f = f._replace(a=a, b=b, weight=weight, key_bias=key_bias)
         start, stop, mask = bounds
         of_call = LoweredMask(self._xp, self._task.sizes.keys, start, self.clamped(stop), mask)
         return self._task._replace(score=f, mask=of_call if of_call.masks_any else None)
@@ -219,8 +219,8 @@ def _trivial_lowering(score: Any, f: Factors, query: Array, key: Any) -> Lowerin
     b = key.b if type(key) is PreparedKeys else key
     if f.a is not query or f.b is not b:
         return None
-    tensors, scale = score.tensors(), float(f.scale)
-    if len(tensors) > 1 or any(x is not f.weight for x in tensors.values()):
+    tensors = score.tensors()
+    if any(x is not f.weight for x in tensors.values()):
         return None
     if f.key_bias is not None or (f.weight is not None and not tensors):
         return None
@@ -231,14 +231,15 @@ def _trivial_lowering(score: Any, f: Factors, query: Array, key: Any) -> Lowerin
             if key.score is not type(score) or key.key_bias is not None:
                 return None
             key = key.b
-        return query, key, weight and weight(score), None, scale
+        return query, key, weight and weight(score), None
 
     return lower
 
 
 def _lowering(arrays: CoreArrays, like: Factors) -> Lowering:
-    """Return the lowering of any score to factors with the pair and outer function of `like`."""
-    xp, context, pair, outer = arrays.backend.xp, arrays.context, like.pair.key, like.outer
+    """Return the lowering of any score to factors with the constants of `like`."""
+    xp, context = arrays.backend.xp, arrays.context
+    pair, outer, scale = like.pair.key, like.outer, like.scale
 
     def lower(score: Any, query: Array, key: Any) -> Lowered | None:
         with nullcontext() if context is None else context():
@@ -246,9 +247,9 @@ def _lowering(arrays: CoreArrays, like: Factors) -> Lowering:
                 f = key.bind(xp, score, query)
             else:
                 f = score.lower(xp, query, key)
-        if f.pair.key != pair or f.outer != outer or f.query_bias is not None:
+        if f.pair.key != pair or f.outer != outer or f.scale != scale or f.query_bias is not None:
             return None
-        return (f.a, f.b, f.weight, f.key_bias, f.scale) if type(f.scale) is float else None
+        return f.a, f.b, f.weight, f.key_bias
 
     return lower
 
@@ -310,13 +311,13 @@ class RepeatedCalls:
                 bounds = call.bounds(query, lengths, mask)
                 if lowered is None or bounds is None:
                     continue
-                a, b, weight, key_bias, scale = lowered
+                a, b, weight, key_bias = lowered
                 if not (wants := arrays.wants_gradients(a, b, value, weight, key_bias)):
                     if wants is None:
                         return None
                     start, stop, allowed = bounds
                     operands = a, b, weight, key_bias, value, packed, start, stop, allowed, seed
-                    output = call.core.infer(operands, scale, arrays.thread_count())
+                    output = call.core.infer(operands, arrays.thread_count())
                 elif arrays.train is None or (
                     not (lengths is mask is None) and not _is_padded(score, query, key, lowered)
                 ):
@@ -438,7 +439,7 @@ def _is_padded(score: Any, query: Array, key: Any, lowered: Lowered) -> bool:
     if these sum products of finite numbers. Layouts that are not contiguous would sum in another
     order than the zeroed copies of a first call.
     """
-    a, b, _, key_bias, _ = lowered
+    a, b, _, key_bias = lowered
     is_prepared = type(key) is PreparedKeys
     if a is query and (b is key or is_prepared) and key_bias is None:
         return True

@@ -178,11 +178,11 @@ def repeated_call(
 ) -> Any:
     """Return an object that runs this call with other arrays of the same shapes and strides.
 
-        infer(operands, scale, threads)
+        infer(operands, threads)
             → the output
-        forward(operands, scale, threads)
+        forward(operands, threads)
             → (output, stats, scores or None)
-        backward(operands, kept, stats, d_output, scale, threads)
+        backward(operands, kept, stats, d_output, threads)
             → the gradients of the first five operands; None for an operand None
 
     operands: (a, b, weight, key_bias, value, packed, start, stop, mask, seed), None for missing

@@ -230,10 +230,10 @@ class Attention(AttentionLayer[Tensor], Layer):
         bounds: tuple[Any, Any, Any],
     ) -> Tensor:
         """Return the output of a repeated call; keep its arrays without their graph."""
-        a, b, weight, key_bias, scale = lowered
+        a, b, weight, key_bias = lowered
         weight = None if weight is None else weight.detach().clone()  # an optimiser changes it
         key_bias = None if key_bias is None else key_bias.detach()
-        lowered = a.detach(), b.detach(), weight, key_bias, scale
+        lowered = a.detach(), b.detach(), weight, key_bias
         self._last = _LastCall(call, lowered, kept_bounds(bounds, lengths))
         return output
 

@@ -38,13 +38,12 @@ class _Repeated(torch.autograd.Function):
     def forward(
         ctx: Any,
         call: KnownCall,
-        scale: float,
         seed: int | None,
         made: tuple[Tensor, Tensor, Maybe],
         *arrays: Maybe,
     ) -> Tensor:
         output, stats, scores = made
-        ctx.call, ctx.scale, ctx.seed = call, scale, seed
+        ctx.call, ctx.seed = call, seed
         if scores is None and arrays[_VALUE] is not None:
             scores = output.clone()  # the caller may write to the output
         ctx.save_for_backward(*arrays, scores, stats)
@@ -59,10 +58,10 @@ class _Repeated(torch.autograd.Function):
             operands = *tensors, None, start, stop, mask, ctx.seed
             upstream = upstream.contiguous() if tensors[_VALUE] is None else upstream
             threads = torch.get_num_threads()
-            found = call.core.backward(operands, kept, stats, upstream, ctx.scale, threads)
+            found = call.core.backward(operands, kept, stats, upstream, threads)
         if found is None:
-            found = _gradients(call, ctx.scale, ctx.seed, saved, upstream)
-        return None, None, None, None, *found, None, None, None
+            found = _gradients(call, ctx.seed, saved, upstream)
+        return None, None, None, *found, None, None, None
 
 
 N_FACTORS, _VALUE = 5, 4
@@ -73,7 +72,7 @@ _APPLY: Any = super(torch.autograd.Function, _Repeated).apply
 
 
 def _gradients(
-    call: KnownCall, scale: float, seed: int | None, saved: tuple[Any, ...], upstream: Tensor
+    call: KnownCall, seed: int | None, saved: tuple[Any, ...], upstream: Tensor
 ) -> tuple[Any, ...]:
     """Return the gradients of the factors and the value, differentiable in grad mode."""
     a, b, weight, key_bias, value, start, stop, mask, kept, stats = saved
@@ -81,8 +80,7 @@ def _gradients(
     x = x if seed is None else x._replace(seed=_xp.seed(seed, like=a))
     results = Results(None, stats, kept) if call.keeps_scores else Results(kept, stats)
     given = Results(None, None, upstream) if value is None else Results(upstream, None)
-    settings = call.settings._replace(scale=scale)
-    return autograd.gradients(x, settings, results, given)[:N_FACTORS]
+    return autograd.gradients(x, call.settings, results, given)[:N_FACTORS]
 
 
 def _train(
@@ -95,13 +93,12 @@ def _train(
     seed: int | None,
 ) -> Tensor | None:
     """See `CoreArrays.train`. All arrays but packed are saved: PyTorch detects writes to them."""
-    *factors, scale = lowered
     threads = torch.get_num_threads()
-    made = call.core.forward((*factors, value, packed, *bounds, seed), scale, threads)
+    made = call.core.forward((*lowered, value, packed, *bounds, seed), threads)
     if made is None:
         return None
-    arrays = *factors, value, *kept_bounds(bounds, lengths)
-    output: Tensor = _APPLY(call, scale, seed, made, *arrays)
+    arrays = *lowered, value, *kept_bounds(bounds, lengths)
+    output: Tensor = _APPLY(call, seed, made, *arrays)
     return output
 
 
