@@ -10,7 +10,7 @@ import ctypes
 import functools
 import itertools
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,16 +43,20 @@ ENDS = re.compile(r"(@\S+ )?(bra|ret|exit|barrier|bar(?!\.warp))\b")
 
 
 @contextmanager
-def emulated(chip: int = 80, *, apart: bool = False) -> Iterator[None]:
+def emulated(
+    chip: int = 80, *, apart: bool = False, chips: Mapping[str, int] | None = None
+) -> Iterator[None]:
     """Compile each launch for a chip, and run its PTX on tensors of the CPU; see `launch`.
 
-    Products of chips from 90 on have instructions that the emulator lacks.
+    Products of chips from 90 on have instructions that the emulator lacks. chips: other chips of
+    kernels, by name.
     """
 
     def run(self: Any, *args: Any, grid: Any, warmup: bool, **options: Any) -> None:
         options.pop("enable_fp_fusion", None)
         warps = options.pop("num_warps", 4)
-        made = compile_for(GPUTarget("cuda", chip, WARP), self, args, warps, **options)
+        target = GPUTarget("cuda", (chips or {}).get(self.fn.__name__, chip), WARP)
+        made = compile_for(target, self, args, warps, **options)
         launch(made.asm["ptx"], grid, args, made.metadata.shared, apart=apart)
 
     with pytest.MonkeyPatch.context() as patch:

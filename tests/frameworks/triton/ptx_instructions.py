@@ -338,6 +338,13 @@ def compare(x: Instruction) -> Effect:
     return x.elementwise(function, kind_of("pred"), *kinds)
 
 
+@effect("set")
+def compare_to_number(x: Instruction) -> Effect:
+    source, target = x.kind(), x.kind()
+    ordered = COMPARISONS[x.modifiers.pop(0)]
+    return x.elementwise(lambda a, b: ordered(a, b).astype(np.float32), target, source, source)
+
+
 @effect("mov")
 def move(x: Instruction) -> Effect:
     kind, guard, (to, source) = x.kind(), x.guard, x.operands

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings
 from anyscore.kernels.triton import backward as backward_kernels
-from anyscore.kernels.triton import decode, minima, scorers
+from anyscore.kernels.triton import comparisons, decode, minima, scorers
 from anyscore.kernels.triton import forward as forward_kernels
 from anyscore.kernels.triton.backward import Band
 from anyscore.kernels.triton.call import (
@@ -257,6 +257,7 @@ def backward(
     raw_d_output = operand(d_output, inputs.heads)
     depth = min(Columns(d_v, kind).count, 64 if kind in HALF else BLOCK)
     others = _others(call, ds_dtype) if call.by_products else None
+    compared = comparisons.panels_of(call) if comparisons.fits(pair, call) else None
     chunks = None
     if approximation is not None:
         given = Upstream(values, d_outputs, d_output, delta, stats)
@@ -280,6 +281,10 @@ def backward(
             of_a, of_b = others
             sums(band.ds, of_a, made.a, call.scale, of_query=True)
             sums(band.ds, of_b, made.b, call.scale)
+        elif compared is not None and pair.steps is not None:
+            add_sums = partial(comparisons.add_sums, pair.steps, call, compared, band, size[0])
+            add_sums(made.a, of_query=True)
+            add_sums(made.b, of_query=False)
         elif width:
             _feature_sums(call, band, size[0], made, of_query=True)
             _feature_sums(call, band, size[0], made, of_query=False)
