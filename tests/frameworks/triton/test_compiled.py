@@ -18,7 +18,7 @@ from triton.runtime.jit import JITFunction
 from anyscore.call.operands import Operands, Results, Settings
 from anyscore.kernels.triton import attention as triton
 from anyscore.kernels.triton import call as calls
-from anyscore.kernels.triton import graphs, minima, pairs, scorers, targets
+from anyscore.kernels.triton import comparisons, graphs, minima, pairs, scorers, targets
 from anyscore.kernels.triton.call import TOGETHER, WIDE_TILE
 from anyscore.kernels.triton.formula import of_formula
 from anyscore.score import Outer
@@ -193,6 +193,34 @@ def test_forward_by_minima(
     issued = sum(found.values()) / elements
     print(f"sm_{chip}, {options}: {issued:.2f} slots an element, {kernel.registers} registers")
     assert issued <= {"plain": 1.2, "everything": 2.6}.get(options, 1.5)
+
+
+@pytest.mark.parametrize("width", [64, pytest.param(128, marks=pytest.mark.weekly)])
+@pytest.mark.parametrize(("name", "most"), [("leaky_relu", 1.2), ("absolute", 1.8)])
+def test_gradients_by_comparisons(
+    launches: list[Launch], name: str, most: float, width: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An element takes half a packed comparison, or a whole one with the slope 0 at a tie."""
+    monkeypatch.setattr(minima, "LEAST_PAIRS", 0)
+    monkeypatch.setattr(comparisons, "capability_of", lambda device: (9, 0))
+    kind = torch.bfloat16 if name == "leaky_relu" else torch.float16
+    call(pairs.BY_NAME[name], kind, features=kind, width=width, backward=True)
+    assert "feature_sums" not in map(name_of, launches)
+    found = [x for x in launches if name_of(x) == "step_sums"]
+    assert len(found) == 2
+    for launch in found:
+        kernel, args, options = launch
+        made = compile(kernel, 90, args, options.pop("num_warps"), **options)
+        assert made.stack == 0
+        loop = max(made.blocks, key=lambda x: made.count([x])["HSET2"])
+        round_ = made.path(loop, loop)
+        assert round_ is not None
+        compared = made.count([loop])["HSET2"]
+        elements = 16 * 64 * comparisons.WARP_FEATURES // 32
+        assert compared == (elements if name == "absolute" else elements // 2)
+        issued = sum(made.count(round_[1:]).values()) / elements
+        print(f"{name}, {width}: {issued:.2f} slots an element, {made.registers} registers")
+        assert issued <= most
 
 
 NARROW = {"weight": False, "features": torch.bfloat16}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterator
-from contextlib import nullcontext
 from typing import Any
 
 import numpy as np
@@ -13,7 +12,8 @@ import torch
 from torch import Tensor
 
 from anyscore.call.operands import Operands, Results, Settings
-from anyscore.kernels.triton import attention, minima, pairs
+from anyscore.kernels.triton import attention, comparisons, minima, pairs
+from anyscore.kernels.triton import call as calls
 from frameworks.triton.ptx import emulated
 
 pytestmark = [
@@ -40,7 +40,11 @@ def chunks(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[list[int]]]:
 
     monkeypatch.setattr(minima, "forward", run)
     monkeypatch.setattr(minima, "LEAST_PAIRS", 0)
-    with nullcontext() if DEVICE == "cuda" else emulated(apart=True):
+    if DEVICE == "cuda":
+        yield found
+        return
+    monkeypatch.setattr(comparisons, "capability_of", lambda device: (9, 0))
+    with emulated(apart=True, chips={"step_sums": 90}):
         yield found
 
 
@@ -185,19 +189,53 @@ def test_the_device_leaves_far_and_infinite_numbers_to_the_exact_kernel(
         assert torch.equal(found.stats[:, 0].nan_to_num(), exact.stats[:, 0].nan_to_num())
 
 
-@pytest.mark.weekly
-def test_gradients_from_the_statistics(chunks: list[list[int]]) -> None:
-    x, s = drawn("leaky_relu", BF16, weights=F32, stop=positions())
-    names = "a", "b", "weight", "value"
-    leaves = {name: getattr(x, name).double().requires_grad_() for name in names}
+def with_ties(name: str, **options: Any) -> tuple[Operands, Settings]:
+    """Return operands of integers: many scores are at the kink."""
+    x, s = drawn(name, BF16, weights=F32, width=33, **options)
+    return x._replace(a=x.a.round(), b=x.b.round()), s
+
+
+GRADIENTS: dict[str, Any] = {
+    "ties": lambda: with_ties("absolute", stop=positions()),
+    "ties of leaky_relu": lambda: with_ties("leaky_relu"),
+    **{name: CASES[name] for name in ("causal", "lengths", "boolean", "no weight", "wide")},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "name", [pytest.param(x, marks=[] if x == "ties" else pytest.mark.weekly) for x in GRADIENTS]
+)
+def test_gradients(name: str, chunks: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Gradients by comparisons are as near to float64 as those of `feature_sums`, in two bands."""
+    x, s = GRADIENTS[name]()
+    names = [n for n in ("a", "b", "weight", "value") if getattr(x, n) is not None]
+    leaves = {n: getattr(x, n).double().requires_grad_() for n in names}
     _, output, lse = definition(x._replace(**leaves), s)
     rng = np.random.default_rng(1)
     upstream = torch.tensor(rng.standard_normal(output.shape), dtype=F32).to(DEVICE)
-    exact = torch.autograd.grad((output * upstream).sum() + lse.sum(), list(leaves.values()))
+    of_lse = lse[lse.isfinite()].sum()
+    exact = torch.autograd.grad((output * upstream).sum() + of_lse, list(leaves.values()))
     results = forward(x, s)
     of_stats = torch.ones_like(results.stats)
-    made = attention.backward(pairs.LEAKY_RELU, x, s, results, Results(upstream, of_stats))
-    assert chunks == [[1, 1]]
-    for name, expected in zip(names, exact, strict=True):
-        found = getattr(made, name).double()
-        assert (found - expected).abs().max() <= 5e-3 * expected.abs().max(), name
+    monkeypatch.setattr(calls, "BAND_BYTES", 1)
+    monkeypatch.setattr(calls, "LEAST_BAND", 64)
+    pair, launched = pairs.BY_NAME[s.pair], 0
+    add_sums = comparisons.add_sums
+
+    def counted(*args: Any, **options: Any) -> None:
+        nonlocal launched
+        launched += 1
+        add_sums(*args, **options)
+
+    monkeypatch.setattr(comparisons, "add_sums", counted)
+    found = attention.backward(pair, x, s, results, Results(upstream, of_stats))
+    assert launched >= 4, "queries and keys of two bands"
+    monkeypatch.setattr(minima, "LEAST_PAIRS", 2**30)
+    before = attention.backward(pair, x, s, results, Results(upstream, of_stats))
+    for n, expected in zip(names, exact, strict=True):
+        error, most = (
+            (getattr(y, n).double() - expected).abs().max() / expected.abs().max()
+            for y in (found, before)
+        )
+        print(f"{n}: {error:.1e}, before {most:.1e}")
+        assert error <= 1.1 * most <= 6e-3, n

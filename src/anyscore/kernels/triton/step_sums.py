@@ -54,9 +54,7 @@ def _own(p_x, NEGATED: gl.constexpr):
 
 
 @gluon.jit
-def _add_four(
-    b_sum, own, b_y, ds, RIGHT: gl.constexpr, ORDER: gl.constexpr, AT_ZERO: gl.constexpr
-):
+def _add_four(b_sum, own, b_y, ds, RIGHT: gl.constexpr, ORDER: gl.constexpr, AT_ZERO: gl.constexpr):
     """Return b_sum (F, 8) with a tile of others b_y (F, 64) added to four own rows.
 
     ds: dS in shared memory (64, 8), two equal columns of each row. AT_ZERO: a second order, or "".
