@@ -74,7 +74,10 @@ def _add_four(b_sum, own, b_y, ds, RIGHT: gl.constexpr, ORDER: gl.constexpr, AT_
 
 @gluon.jit
 def _fetch(s_y, s_ds, p_y, p_ds, row, step, n_own, n_others, i):
-    """Copy tile i of the other rows, and dS of the own rows with it."""
+    """Copy tile i of the other rows, and the dS of n_own own rows with it, 0 beyond the last.
+
+    p_y: a pointer to the first tile. row, step: strides of dS of own and of other rows.
+    """
     F: gl.constexpr = s_y.shape[1]
     PANEL: gl.constexpr = gl.BlockedLayout([1, VECTOR], [4, 8], [gl.num_warps(), 1], [1, 0])
     o_y = gl.arange(0, F, gl.SliceLayout(1, PANEL))[:, None] * TILE
@@ -99,20 +102,20 @@ def _range_read(p_some, n, step):
     for i in range(0, n, 128):
         o_t = i + gl.arange(0, 128, LAYOUT)
         m_some = gl.load(p_some + o_t * step, mask=o_t < n, other=0) != 0
-        first = min(first, gl.min(gl.where(m_some, o_t, n), 0))
-        stop = max(stop, gl.max(gl.where(m_some, o_t + 1, 0), 0))
+        first = gl.minimum(first, gl.min(gl.where(m_some, o_t, n), 0))
+        stop = gl.maximum(stop, gl.max(gl.where(m_some, o_t + 1, 0), 0))
     return first, stop
 
 
 @gluon.jit
-def _add(target, b_sum, i_r, n_rows, i_stop, scale, WIDTH: gl.constexpr):
-    """Add both columns of b_sum (F, 8) to rows from i_r on of target (n_rows, WIDTH)."""
+def _add(target, b_sum, i_r, n_rows, scale, WIDTH: gl.constexpr):
+    """Add scale times b_sum (F, 8) to four rows from i_r on of target (n_rows, WIDTH)."""
     b_high, b_low = gl.split(gl.reshape(b_sum, (b_sum.shape[0], 4, 2)))
     b_x = (b_high + b_low) * scale
     LAYOUT: gl.constexpr = b_x.type.layout
     o_f = gl.arange(0, b_x.shape[0], gl.SliceLayout(1, LAYOUT))[:, None]
     o_r = i_r + gl.arange(0, 4, gl.SliceLayout(0, LAYOUT))[None, :]
-    p_x, m_x = target + o_r * WIDTH + o_f, (o_r < i_stop) & (o_f < WIDTH)
+    p_x, m_x = target + o_r * WIDTH + o_f, (o_r < n_rows) & (o_f < WIDTH)
     gl.store(p_x, gl.load(p_x, mask=m_x, other=0.0) + b_x, mask=m_x)
 
 
@@ -133,9 +136,9 @@ def step_sums(
     ABOVE: gl.constexpr = "lt" if DIFFERENCE else "gt"
     AT_ZERO: gl.constexpr = ("le" if DIFFERENCE else "ge") if AT_HALF else ""
     n_band, n_queries = gl.cdiv(band.keys, TILE), gl.cdiv(sizes.queries, TILE)
-    n_stop = sizes.queries if OF_QUERY else band.keys  # own rows
+    n_rows = sizes.queries if OF_QUERY else band.keys  # own rows
     n_others = band.keys if OF_QUERY else sizes.queries
-    n_tiles = gl.cdiv(n_stop, ROWS)
+    n_tiles = gl.cdiv(n_rows, ROWS)
     i_own, i_local = gl.program_id(0) % n_tiles, (gl.program_id(0) // n_tiles).to(gl.int64)
     i_p, i_r = i_local + band.problem, i_own * ROWS
     i_x = problem_of(own, i_p, sizes.heads) * own.tiles + i_r // TILE
@@ -152,15 +155,12 @@ def step_sums(
         p_target += band.first * WIDTH
         i_low, i_high = _range_read(p_some + i_r // TILE, n_queries, n_band)
         row, step = 1, band.keys
-    p_ds += i_local * 0 + i_r * row + i_low * TILE * step
+    p_ds += i_r * row + i_low * TILE * step
     p_y = other.features + (i_y + i_low) * (F * TILE)
-    n_others -= i_low * TILE
     n = i_high - i_low
     if n <= 0:
         return
-    n_own = n_stop - i_r
-    n_copied = min(n_others, n * TILE)
-
+    n_own, n_copied = n_rows - i_r, gl.minimum(n_others - i_low * TILE, n * TILE)
     o_f = gl.arange(0, F, gl.SliceLayout(1, LEFT))
     p_x = own.features + i_x * (F * TILE) + i_r % TILE + o_f * TILE
     own_0, own_1 = _own(p_x, not DIFFERENCE), _own(p_x + 4, not DIFFERENCE)
@@ -181,9 +181,9 @@ def step_sums(
         b_1 = _add_four(b_1, own_1, b_y, s_ds.index(at + 1), RIGHT, ABOVE, AT_ZERO)
         b_2 = _add_four(b_2, own_2, b_y, s_ds.index(at + 2), RIGHT, ABOVE, AT_ZERO)
         b_3 = _add_four(b_3, own_3, b_y, s_ds.index(at + 3), RIGHT, ABOVE, AT_ZERO)
-    if HALF == gl.float16:
-        scale *= 128.0
-    _add(p_target, b_0, i_r, n_stop, n_stop, scale, WIDTH)
-    _add(p_target, b_1, i_r + 4, n_stop, n_stop, scale, WIDTH)
-    _add(p_target, b_2, i_r + 8, n_stop, n_stop, scale, WIDTH)
-    _add(p_target, b_3, i_r + 12, n_stop, n_stop, scale, WIDTH)
+    if HALF == gl.float16:  # noqa: SIM300
+        scale *= 128.0  # see `_above`
+    _add(p_target, b_0, i_r, n_rows, scale, WIDTH)
+    _add(p_target, b_1, i_r + 4, n_rows, scale, WIDTH)
+    _add(p_target, b_2, i_r + 8, n_rows, scale, WIDTH)
+    _add(p_target, b_3, i_r + 12, n_rows, scale, WIDTH)
