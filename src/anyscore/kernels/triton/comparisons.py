@@ -1,8 +1,8 @@
 """Gradients of leaky_relu and |a − b| by packed comparisons and tensor cores, on NVIDIA's GPUs.
 
 A gradient of `Steps` is a sum of dS over the scores above the kink. Comparisons of numbers of 16
-bits are exact, for NaN and ±∞ too, so that no problem is left to `feature_sums`. dS has two parts
-of bfloat16, with 16 bits together. An infinite dS is NaN.
+bits are exact, for NaN and ±∞ too, so that no problem is left to `feature_sums`. The gradient
+dS has two parts of bfloat16, with 16 bits together. An infinite dS is NaN.
 """
 
 from __future__ import annotations
