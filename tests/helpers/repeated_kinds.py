@@ -27,7 +27,7 @@ class FirstKeys(Mask):
 
 
 class FirstOfAll(FirstKeys, All):
-    """The same, made of other masks."""
+    """A mask of a user that is made of other masks, and ignores these."""
 
 
 def first_keys(n: int, *masks: Mask) -> dict[str, Any]:

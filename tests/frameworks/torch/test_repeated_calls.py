@@ -334,7 +334,7 @@ UPSTREAM: dict[str, Callable[[Tensor], Tensor]] = {
 @pytest.mark.parametrize("function", [attention, scores])
 @pytest.mark.parametrize("name", UPSTREAM)
 def test_gradients_from_above(name: str, function: Any) -> None:
-    """Of any layout and kind; of `with a gradient` second derivatives too."""
+    """Gradients from above have any layout and kind; some need second derivatives."""
 
     def call(above_of: Callable[[Tensor], Tensor]) -> list[Any]:
         d = Draw("torch", 0, 1)

@@ -230,12 +230,14 @@ def _add_sums(
 
 
 @triton.jit
-def _range_read(p_some, n_tiles, step):
-    """Return the first of n_tiles flags that is not 0, and one more than the last."""
-    b_first = tl.zeros((TILE,), tl.int32) + n_tiles
-    b_stop = tl.zeros((TILE,), tl.int32)
+def range_read(p_some, n_tiles, step, o_f):
+    """Return the first of n_tiles flags that is not 0, and one more than the last.
+
+    o_f: offsets 0, 1, … of the 64 flags that are read at a time.
+    """
+    b_first, b_stop = o_f * 0 + n_tiles, o_f * 0
     for i in range(0, n_tiles, TILE):
-        o_t = i + tl.arange(0, TILE)
+        o_t = i + o_f
         m_some = tl.load(p_some + o_t * step, mask=o_t < n_tiles, other=0) != 0
         b_first = tl.minimum(b_first, tl.where(m_some, o_t, n_tiles))
         b_stop = tl.maximum(b_stop, tl.where(m_some, o_t + 1, 0))
@@ -270,13 +272,13 @@ def matrix_sums(
         i_others += band.first // TILE
         p_raw += (i_p * 0 + band.first) * raw.row
         n_rows, n_others = sizes.keys - band.first, n_band
-        i_low, i_high = _range_read(p_some + i_tile * n_band, n_band, 1)
+        i_low, i_high = range_read(p_some + i_tile * n_band, n_band, 1, tl.arange(0, TILE))
     else:
         i_low, i_high = n_queries, 0
         for part in tl.static_range(ROWS // TILE):  # tiles of keys
             i_k = i_tile * (ROWS // TILE) + part
             n_there = tl.where(i_k < n_band, n_queries, 0)
-            i_first, i_stop = _range_read(p_some + i_k, n_there, n_band)
+            i_first, i_stop = range_read(p_some + i_k, n_there, n_band, tl.arange(0, TILE))
             i_low, i_high = tl.minimum(i_low, i_first), tl.maximum(i_high, i_stop)
         i_low *= QUERIES // TILE
         i_high = tl.minimum(i_high * (QUERIES // TILE), n_others)

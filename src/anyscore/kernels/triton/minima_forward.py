@@ -12,7 +12,8 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
 from anyscore.kernels.triton.forward import shift_of, sigmoid, store_scores, store_stats, take
-from anyscore.kernels.triton.minima_rows import parts, weights_of
+from anyscore.kernels.triton.minima_rows import parts
+from anyscore.kernels.triton.rows import weights_of
 from anyscore.kernels.triton.scores import with_biases
 from anyscore.kernels.triton.tiles import (
     TILE,
@@ -147,7 +148,7 @@ def minima_forward(
     b_a = gl.load(p_a, mask=(o_a < sizes.queries) & (o_f < WIDTH), other=0.0)  # (Q, F)
     b_a = -b_a if NEGATED else b_a
     o_w = _feature(gl.arange(0, F, gl.SliceLayout(1, RIGHT)), F)
-    b_high, b_low, unit = parts(weights_of(weight, i_p, o_w, sizes.heads, WIDTH), HALF)
+    b_high, b_low, unit = parts(weights_of(weight, i_p, o_w, WIDTH, sizes.heads), HALF)
     b_w = _of_four_keys(b_high, b_low, RIGHT)
 
     o_q = i_tile * QUERIES + gl.arange(0, QUERIES, OF_ROWS)

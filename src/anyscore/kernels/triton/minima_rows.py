@@ -5,7 +5,7 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from anyscore.kernels.triton.rows import is_read
+from anyscore.kernels.triton.rows import is_read, weights_of
 from anyscore.kernels.triton.tiles import TILE, entry
 
 ERROR = tl.constexpr(2.0**-12)
@@ -26,17 +26,6 @@ def parts(b_w, HALF: tl.constexpr):
 
 
 @triton.jit
-def weights_of(weight, i_p, o_f, heads, WIDTH: tl.constexpr):
-    """Return the weights of features o_f (F,) in float32, 0 from WIDTH on."""
-    if weight is None:
-        b_w = (o_f < WIDTH).to(tl.float32)
-    else:
-        p_w = entry(weight, i_p, heads) + o_f * weight.column
-        b_w = tl.load(p_w, mask=o_f < WIDTH, other=0.0).to(tl.float32)
-    return b_w
-
-
-@triton.jit
 def token_sums(
     x, used, weight, key_bias, sums, chunks, heads, n_rows, scale, slope, rise,
     WIDTH: tl.constexpr, F: tl.constexpr,
@@ -52,7 +41,7 @@ def token_sums(
     m_r = o_r < n_rows
     p_x = entry(x, i_p, heads) + o_r[:, None].to(tl.int64) * x.row + o_f[None, :] * x.column
     b_x = tl.load(p_x, mask=m_r[:, None] & (o_f < WIDTH)[None, :], other=0.0)
-    b_w = weights_of(weight, i_p, o_f, heads, WIDTH)
+    b_w = weights_of(weight, i_p, o_f, WIDTH, heads)
     b_high, b_low, unit = parts(b_w, b_x.dtype)
     b_left = b_w - (b_high.to(tl.float32) + b_low.to(tl.float32)) * unit
     b_error = (tl.abs(b_left) + tl.abs(b_w) * ROUNDING) * tl.abs(scale * rise)

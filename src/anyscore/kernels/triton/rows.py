@@ -119,7 +119,7 @@ def stats(a, b, attending, attended, choice, sizes, width, padded):
 
 
 @triton.jit
-def _weights_of(weight, i_p, o_f, width, heads):
+def weights_of(weight, i_p, o_f, width, heads):
     """Return the weights of features o_f (F,), 1 without a weight, 0 beyond the last feature."""
     if weight is None:
         b_w = (o_f < width).to(tl.float32)
@@ -156,7 +156,7 @@ def _error_above(of, weight, choice, i_p, threshold, width, padded, heads):
     b_error = tl.zeros((_FEATURES,), tl.float32)
     for i_f in range(0, width, _FEATURES):
         o_f = i_f + tl.arange(0, _FEATURES)
-        b_w = _weights_of(weight, i_p, o_f, width, heads)
+        b_w = weights_of(weight, i_p, o_f, width, heads)
         b_level, _ = _levels_of(choice, i_p, o_f, width, padded)
         b_pairs = _pairs_above(of, b_w, b_level, threshold)
         b_error += b_w * b_w * tl.load(of.means + b_level * _SIZES + b_pairs)
@@ -178,7 +178,7 @@ def choose(of, noise, weight, choice, heads, width, padded, allowed, most, TRAIN
     b_high = tl.zeros((_FEATURES,), tl.float32)
     for i_f in range(0, width, _FEATURES):
         o_f = i_f + o
-        b_w = _weights_of(weight, i_p, o_f, width, heads)
+        b_w = weights_of(weight, i_p, o_f, width, heads)
         b_level, b_least = _levels_of(choice, i_p, o_f, width, padded)
         b_high = tl.maximum(b_high, b_least)
         b_noise += b_w * b_w * tl.load(noise + b_level)
@@ -199,7 +199,7 @@ def choose(of, noise, weight, choice, heads, width, padded, allowed, most, TRAIN
     n_chosen = n_columns
     for i_f in range(0, width, _FEATURES):
         o_f = i_f + o
-        b_w = _weights_of(weight, i_p, o_f, width, heads)
+        b_w = weights_of(weight, i_p, o_f, width, heads)
         b_level, _b_least = _levels_of(choice, i_p, o_f, width, padded)
         b_pairs = _pairs_above(of, b_w, b_level, threshold)
         tl.store(choice.level + i_p * padded + o_f, b_level, mask=o_f < width)
@@ -287,7 +287,7 @@ def factors(
     for i_f in range(0, width, BLOCK):
         o_f = i_f + tl.arange(0, BLOCK)
         m_f = o_f < width
-        b_w = _weights_of(weight, i_p, o_f, width, heads)
+        b_w = weights_of(weight, i_p, o_f, width, heads)
         b_level = tl.load(p_level + o_f, mask=m_f, other=0)
         b_pairs = tl.load(p_pairs + o_f, mask=m_f, other=0)
         b_shift = tl.load(p_shift + o_f, mask=m_f, other=0.0)
@@ -327,7 +327,7 @@ def factors(
         p_series = of.coefficients + b_level * (_TERMS * _FUNCTIONS) + b_t
         b_value = tl.where((b_t % 2 == 1)[None, :], b_y, 1.0) * _series(p_series, b_y)
         if OF_QUERY:
-            b_w = _weights_of(weight, i_p, o_f, width, heads) / top
+            b_w = weights_of(weight, i_p, o_f, width, heads) / top
             b_value *= tl.where(m_pair, b_w, 1.0)[None, :]
         b_value = tl.where(m_c[None, :], b_value, 0.0)
         tl.store(p_data + o_c[None, :], b_value.to(made.data.dtype.element_ty))
@@ -390,7 +390,7 @@ def slopes(
         o_f = i_f + tl.arange(0, BLOCK)
         m_f = o_f < width
         m_x = m_r[:, None] & m_f[None, :]
-        b_w = _weights_of(weight, i_p, o_f, width, heads)
+        b_w = weights_of(weight, i_p, o_f, width, heads)
         b_level = tl.load(choice.level + i_p * padded + o_f, mask=m_f, other=0)
         b_pairs = tl.load(choice.pairs + i_p * padded + o_f, mask=m_f, other=0)
         b_count = tl.where(m_f, 2 * _trained(of, b_level, b_pairs), 0)

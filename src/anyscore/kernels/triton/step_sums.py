@@ -12,6 +12,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
+from anyscore.kernels.triton.backward import range_read
 from anyscore.kernels.triton.tiles import TILE, problem_of
 
 ROWS = gl.constexpr(16)
@@ -95,19 +96,6 @@ def _fetch(s_y, s_ds, p_y, p_ds, row, step, n_own, n_others, i):
 
 
 @gluon.jit
-def _range_read(p_some, n, step):
-    """Return the first of n flags that is not 0, and one more than the last."""
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1], [32], [gl.num_warps()], [0])
-    first, stop = n, n * 0
-    for i in range(0, n, 128):
-        o_t = i + gl.arange(0, 128, LAYOUT)
-        m_some = gl.load(p_some + o_t * step, mask=o_t < n, other=0) != 0
-        first = gl.minimum(first, gl.min(gl.where(m_some, o_t, n), 0))
-        stop = gl.maximum(stop, gl.max(gl.where(m_some, o_t + 1, 0), 0))
-    return first, stop
-
-
-@gluon.jit
 def _add(target, b_sum, i_r, n_rows, scale, WIDTH: gl.constexpr):
     """Add scale times b_sum (F, 8) to four rows from i_r on of target (n_rows, WIDTH)."""
     b_high, b_low = gl.split(gl.reshape(b_sum, (b_sum.shape[0], 4, 2)))
@@ -146,14 +134,15 @@ def step_sums(
     p_some = band.some + i_local * n_queries * n_band
     p_ds = band.ds + i_local * sizes.queries * band.keys
     p_target = target + i_p * (sizes.queries if OF_QUERY else sizes.keys) * WIDTH
+    o_some = gl.arange(0, TILE, gl.BlockedLayout([1], [32], [gl.num_warps()], [0]))
     if OF_QUERY:
         i_y += band.first // TILE
-        i_low, i_high = _range_read(p_some + i_r // TILE * n_band, n_band, 1)
+        i_low, i_high = range_read(p_some + i_r // TILE * n_band, n_band, 1, o_some)
         row, step = band.keys, 1
     else:
         i_x += band.first // TILE
         p_target += band.first * WIDTH
-        i_low, i_high = _range_read(p_some + i_r // TILE, n_queries, n_band)
+        i_low, i_high = range_read(p_some + i_r // TILE, n_queries, n_band, o_some)
         row, step = 1, band.keys
     p_ds += i_r * row + i_low * TILE * step
     p_y = other.features + (i_y + i_low) * (F * TILE)
