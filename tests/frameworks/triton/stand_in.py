@@ -33,7 +33,7 @@ with warnings.catch_warnings():
         getattr(operators, _name).run_on("cpu", _kernel, allow_override=True)
 cpu.again = cpu.train_again = _refuse  # these go past the operators
 torch_triton._why_not_on_nvidia = lambda task, options: None
-separable._capability = lambda device: (9 if INTERPRETED.value else 8, 0)
+separable.capability_of = lambda device: (9 if INTERPRETED.value else 8, 0)
 core.pack_keys = lambda f: None
 autograd.keeps_scores = lambda x, s: False  # kernels compute scores again
 

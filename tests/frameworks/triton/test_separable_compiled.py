@@ -26,7 +26,7 @@ PRODUCTS = {80: "HMMA", 90: "HGMMA"}
 
 def call(chip: int, backward: bool, monkeypatch: pytest.MonkeyPatch, **operands: bool) -> None:
     """Call forward or backward of a chip for (2, 4) problems of 256 queries and keys."""
-    monkeypatch.setattr(separable, "_capability", lambda device: divmod(chip, 10))
+    monkeypatch.setattr(separable, "capability_of", lambda device: divmod(chip, 10))
     lead, kind = (2, 4), torch.bfloat16
     x = Operands(
         *(torch.zeros(*lead, 256, 64, dtype=kind) for _ in range(2)),

@@ -15,6 +15,7 @@ from anyscore.kernels.triton.backward import Band
 from anyscore.kernels.triton.call import BLOCK, TILE, PackedCall, launch, operand, tiles_of
 from anyscore.kernels.triton.pairs import Functions, Steps
 from anyscore.kernels.triton.scores import Panels
+from anyscore.kernels.triton.targets import capability_of
 
 LEAST_CAPABILITY = {torch.float16: (8, 0), torch.bfloat16: (9, 0)}
 """Compute capabilities from which a packed comparison is one instruction."""
@@ -27,11 +28,6 @@ def fits(pair: Functions, call: PackedCall) -> bool:
     if not minima.fits(pair, call):
         return False
     return capability_of(call.a.device) >= LEAST_CAPABILITY[call.a.dtype]
-
-
-def capability_of(device: torch.device) -> tuple[int, int]:
-    """Return the compute capability of a device."""
-    return torch.cuda.get_device_capability(device)
 
 
 def panels_of(call: PackedCall) -> tuple[Panels, Panels]:

@@ -30,6 +30,7 @@ from anyscore.kernels.triton.call import (
 from anyscore.kernels.triton.pairs import PRODUCT, Functions
 from anyscore.kernels.triton.rows import Choice, Factors
 from anyscore.kernels.triton.tables import Tables
+from anyscore.kernels.triton.targets import capability_of
 from anyscore.kernels.triton.tiles import Biases, Rows
 
 MOST_COLUMNS = 20
@@ -72,7 +73,7 @@ def _by_rows(inputs: Inputs, value: Rows, results: Results) -> Tensor:
     x, s, sizes = inputs.x, inputs.s, inputs.sizes
     columns = Columns(results.output.shape[-1], value.data.dtype)
     scorer = scorers.product(PRODUCT).of_settings(s)
-    tile = _tile(_capability(x.a.device))
+    tile = _tile(capability_of(x.a.device))
     for first in range(0, inputs.problems, chosen.band):
         of_queries, of_keys = chosen.factors(first)
         v = of_keys.bias.view(-1, inputs.heads, of_keys.padded)
@@ -171,11 +172,6 @@ def _products(
         0 if of_query else band.key, width, OF_QUERY=of_query, IS_ROWS=stored is band.ds,
         ADD=of_query and band.key > 0, ROWS=ALIGNED, COLUMNS=columns, num_warps=8,
     )  # fmt: skip
-
-
-def _capability(device: torch.device) -> tuple[int, int]:
-    """Return the compute capability of a device."""
-    return torch.cuda.get_device_capability(device)
 
 
 def _tile(capability: tuple[int, int]) -> dict[str, int]:

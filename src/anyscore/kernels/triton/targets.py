@@ -44,3 +44,8 @@ PORTABLE = Target(_by_division, "ieee", takes_registers=False)
 def target_of(x: Tensor) -> Target:
     """Return the target of kernels that read x."""
     return NVIDIA if x.is_cuda and not (torch.version.hip or INTERPRETED.value) else PORTABLE
+
+
+def capability_of(device: torch.device) -> tuple[int, int]:
+    """Return the compute capability of a device."""
+    return torch.cuda.get_device_capability(device)
