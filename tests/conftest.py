@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import gc
-import os
-import shutil
+from collections.abc import Generator
 from importlib.util import find_spec
 from typing import Any
 
@@ -15,6 +14,7 @@ from hypothesis import settings
 from anyscore.functional import attention
 from anyscore.kernels import cpu
 from anyscore.kernels.own_formulas import compiler
+from helpers import machine
 from helpers.browser import browser, open_file  # noqa: F401 (one browser for all tests)
 
 if find_spec("torch"):
@@ -29,6 +29,16 @@ def pytest_collection_finish() -> None:
     """Exempt imports and collected tests from garbage collection: the benchmark collects often."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Generator[None, Any, Any]:
+    return machine.judged((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    return machine.judged((yield))
 
 
 @pytest.fixture(autouse=True)
@@ -62,14 +72,11 @@ def misses(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def kept_pairs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep compiled pairs of formulas for all tests; skip the test without core or compiler.
 
-    A sample of the tests compiles pairs with -O1, in a third of the time.
+    Pairs are compiled with -O1, in a third of the time. The fuzz has the flags that users have.
     """
     if cpu.problem() is not None:
         pytest.skip("the C++ core is not built")
-    asked = os.environ.get("CXX")
-    if not any(map(shutil.which, [asked.split()[0]] if asked else ["c++", "g++", "clang++"])):
-        pytest.skip("there is no C++ compiler")
-    if request.config.getoption("sample"):
-        sooner = tuple("-O1" if flag == "-O3" else flag for flag in compiler.FLAGS)
-        monkeypatch.setattr(compiler, "FLAGS", sooner)
+    machine.compiler()
+    sooner = tuple("-O1" if flag == "-O3" else flag for flag in compiler.FLAGS)
+    monkeypatch.setattr(compiler, "FLAGS", sooner)
     monkeypatch.setenv("XDG_CACHE_HOME", str(request.config.rootpath / "build" / "pairs"))

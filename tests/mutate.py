@@ -120,28 +120,19 @@ PLACES = (  # the first match of the file's name: environment, and tests in orde
     (r"torch|autocast|trees", {}, (*TORCH, *GENERAL, "tests/frameworks/torch/exports")),
     (r"", {}, (*GENERAL, *TORCH)),
 )
-SAMPLED = (  # the same for `make test`
+SAMPLED = (  # the same for `make test`, which has nothing of MXNet and of transformers
+    (r"pallas|xla|jax", {}, ("tests/frameworks/jax",)),
+    (r"triton", {"TRITON_INTERPRET": "1"}, ("tests/frameworks/triton",)),
     (
-        r"csrc/bindings/xla|xla|ops/jax|backends/jax",
-        {},
-        ("tests/frameworks/jax/test_table.py", "tests/frameworks/jax/test_calls.py"),
+        r"keras|tensorflow",
+        {"KERAS_BACKEND": "tensorflow"},
+        ("tests/frameworks/tensorflow", "tests/frameworks/keras"),
     ),
-    (r"pallas|jax", {}, ("tests/frameworks/jax/pallas/test_table.py",)),
-    (
-        r"triton",
-        {"TRITON_INTERPRET": "1"},
-        (
-            "tests/frameworks/triton/test_table.py",
-            "tests/frameworks/triton/test_edges.py",
-        ),
-    ),
-    (r"keras", {"KERAS_BACKEND": "torch"}, ("tests/frameworks/keras/test_contract.py",)),
-    (r"tensorflow", {}, ("tests/frameworks/tensorflow/test_table.py",)),
-    (r"mxnet", {}, ("tests/frameworks/mxnet",)),
     (r"plot", {}, ("tests/plot",)),
-    (r"/torch|autocast|trees", {}, (*TORCH, *GENERAL)),
-    (r"", {}, (*GENERAL, *TORCH)),
+    (r"/torch|autocast|trees", {}, ("tests/frameworks/torch", *GENERAL)),
+    (r"", {}, (*GENERAL, "tests/frameworks/torch")),
 )
+MARKS = "sample and not slow and not weekly"  # as the Makefile has it
 START = """
 import os, sys
 if "ANYSCORE_CORE" in os.environ:
@@ -236,14 +227,14 @@ class Copy:
         paths = only or list(dict.fromkeys(found))
         python, options, path = self.python, ["-p", "no:xdist", "-p", "no:cacheprovider"], []
         if self.sample:
-            options.append("--sample")
+            options += ["-m", MARKS]
         if "ANYSCORE_CORE" in env:
             path += [self.folder / ".ci"]
         beside = self.python.parents[1]
         if "TRITON_INTERPRET" in more:
             options += ["-p", "stand_in"]
             path += [beside / "triton", self.folder / "tests/frameworks/triton"]
-        if "mxnet" in mutant.file:
+        if "mxnet" in mutant.file and not self.sample:
             python = beside / "mxnet/bin/python"
         env = os.environ | env | more | {"PYTHONPATH": os.pathsep.join(map(str, path))}
         env |= {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}

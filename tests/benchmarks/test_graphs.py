@@ -17,6 +17,7 @@ from benchmarks.rivals import OURS, find
 from benchmarks.run import bench
 from benchmarks.stages import Settings
 from benchmarks.stages_models import GRAPH
+from helpers import machine
 from helpers.benchmark_command import prepared
 
 pytestmark = [pytest.mark.slow, pytest.mark.weekly]
@@ -38,7 +39,7 @@ def test_every_layer_is_right(
 ) -> None:
     """Every layer is right, both if all targets are checked and if some are."""
     if name.startswith("pyg"):
-        pytest.importorskip("torch_geometric.nn")
+        machine.package("torch_geometric.nn")
     for checked in (3, 64):
         monkeypatch.setattr(graphs, "_CHECKED", checked)
         answer = prepared(name, work(passes, degrees=degrees))
@@ -81,7 +82,7 @@ def test_the_part_and_its_bars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     weights = iter([1.0, 8.0, 2.0, 8.0] * 2)
     monkeypatch.setattr("benchmarks.run.weigh", lambda *_: (next(weights), None))
     pace = Pace(rounds=3, seconds=0.01, turn=1e-3)
-    pytest.importorskip("torch_geometric.nn")
+    machine.package("torch_geometric.nn")
     settings = Settings((Shape(1, 2, 2, 2, 2),), rivals=("pyg",), parts=("graphs",), pace=pace)
     record = bench(settings, tmp_path)
     assert [(r["degrees"], r["passes"]) for r in record["results"]] == [

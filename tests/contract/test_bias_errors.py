@@ -13,6 +13,8 @@ from anyscore import ALiBi, Relative, attention
 from anyscore.modifiers.biases import Bias
 from helpers.samples import normal
 
+pytestmark = pytest.mark.sample
+
 B, H, KV, T_Q, T_K, D, D_V = 2, 4, 2, 5, 7, 5, 3
 
 

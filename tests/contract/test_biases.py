@@ -32,7 +32,10 @@ from anyscore.modifiers.biases import default_slopes
 from anyscore.ops import load
 from helpers import oracle
 from helpers.bias_objects import distance, objects, t5
+from helpers.by_pair import by_pair
 from helpers.samples import NAMES, OUTER, make_score, normal
+
+pytestmark = pytest.mark.sample
 
 B, H, KV, T_Q, T_K, D, D_V = 2, 4, 2, 5, 7, 5, 3
 LEAD = (B, H)
@@ -66,7 +69,7 @@ def by_loops(
 
 @IMPL
 @pytest.mark.parametrize("after", [False, True])
-@pytest.mark.parametrize("name", NAMES)
+@by_pair("name", NAMES)
 def test_values(name: str, after: bool, impl: str) -> None:
     """Every score takes a bias before its outer function and after it."""
     score, x = make_score(name), normal(H, T_Q, T_K)
@@ -138,6 +141,7 @@ def leaves(bias: np.ndarray) -> list[Tensor]:
     return [torch.tensor(x, requires_grad=True) for x in (*inputs(), bias)]
 
 
+@pytest.mark.slow
 @IMPL
 @pytest.mark.parametrize(("softcap", "after"), [(0.0, False), (1.5, False), (1.5, True)])
 @pytest.mark.parametrize("kind", [*objects(), *map(str, SHAPES)])

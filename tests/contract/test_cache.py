@@ -25,15 +25,16 @@ from anyscore import (
 )
 from anyscore.kernels import cpu
 from anyscore.torch import Attention, MultiHeadAttention
+from helpers.by_pair import by_pair
 from helpers.cases import SCORES as CASES
 from helpers.cases import WIDTH
 from helpers.samples import NAMES, PAIRS, gradients, leaves, make_score, normal
 from helpers.table_scores import TABLE
 from helpers.transformed import WARNINGS
 
-pytestmark = WARNINGS
+pytestmark = [pytest.mark.sample, *WARNINGS]
 B, H, KV, T_Q, T_K, D, D_V = 2, 4, 2, 3, 7, 5, 11
-SCORES = pytest.mark.parametrize("name", NAMES)
+SCORES = by_pair("name", NAMES)
 WITH_A_BIAS = pytest.mark.parametrize("name", [*PAIRS, "Trilinear"])
 """One score of each pair, and one with a key bias."""
 IMPLS = pytest.mark.parametrize("impl", ["auto", "reference"])
@@ -195,7 +196,7 @@ def test_transforms_and_compilation() -> None:
 # Layers
 
 
-@pytest.mark.parametrize("name", TABLE)
+@by_pair("name", TABLE)
 def test_layers(name: str) -> None:
     hidden = 3 if TABLE[name].hidden else None
     layer = Attention(name, hidden=hidden, d_q=D, d_k=D).double()

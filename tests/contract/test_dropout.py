@@ -15,6 +15,8 @@ from anyscore.modifiers.dropout import philox
 from anyscore.ops import load
 from helpers.samples import PAIRS, leaves, make_score, normal
 
+pytestmark = pytest.mark.sample
+
 FRAMEWORKS = pytest.mark.parametrize("framework", ["numpy", "torch"])
 
 

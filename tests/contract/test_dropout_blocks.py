@@ -28,7 +28,10 @@ from helpers.dropout_blocks import (
     kept,
 )
 
-pytestmark = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
+pytestmark = [
+    pytest.mark.sample,
+    pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built"),
+]
 ORIGIN = pytest.mark.parametrize("origin", ORIGINS)
 
 

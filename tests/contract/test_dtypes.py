@@ -26,8 +26,11 @@ from anyscore import Cosine, Dot, Gaussian, Laplace, ScaledDot, Score, attention
 from anyscore.functional.attention import plan
 from helpers import oracle
 from helpers.budget import EPS, assert_near, dtype_of, size
+from helpers.by_pair import by_pair
 from helpers.cases import OPTIONS, SCORES, case
 from helpers.oracle_gradients import gradients
+
+pytestmark = pytest.mark.sample
 
 HALVES = ["torch.float16", "torch.bfloat16", "numpy.float16"]
 if find_spec("ml_dtypes"):  # ml_dtypes gives NumPy a bfloat16
@@ -63,7 +66,7 @@ def allowance(score: str, what: str, half: str, exact: np.ndarray) -> float:
 
 
 @pytest.mark.parametrize("half", HALVES)
-@pytest.mark.parametrize("score", [*SCORES, *OPTIONS])
+@by_pair("score", [*SCORES, *OPTIONS])
 def test_values(score: str, half: str) -> None:
     to = maker(half)
     for shape, mask in ROWS:
@@ -88,8 +91,9 @@ def projections(shape: str) -> tuple[torch.Tensor, torch.Tensor]:
     return d_output.bfloat16().half(), torch.randn(lead, generator=generator)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-@pytest.mark.parametrize("score", SCORES)
+@by_pair("score", SCORES)
 def test_gradients(score: str, dtype: Any) -> None:
     """Every score has an exact gradient of the values. GATv2 with projections has no other to
     check: its slope jumps at 0, and rounding may change the sign of a projection.

@@ -26,7 +26,10 @@ from anyscore.score.factors import Factors
 from anyscore.score.pairs import Pair
 from helpers import oracle
 from helpers.budget import EPS, assert_near, size
+from helpers.by_pair import by_pair
 from helpers.samples import NAMES, WIDTH, gradients, leaves, make_score, normal
+
+pytestmark = pytest.mark.sample
 
 QUERIES, KEYS, HEADS, WIDTH_VALUE = 21, 17, 2, 6
 IMPLS = "auto", "reference"
@@ -83,7 +86,7 @@ def call(name: str, arrays: Any, score: Any = None, **options: Any) -> Any:
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@by_pair("name", NAMES)
 @pytest.mark.parametrize("impl", IMPLS)
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 def test_values(name: str, impl: str, framework: str) -> None:
@@ -99,7 +102,7 @@ def test_values(name: str, impl: str, framework: str) -> None:
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
+@by_pair("name", NAMES)
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 def test_other_types(name: str, dtype: str) -> None:
     """The kernel is as exact as the definition in the same dtype."""
@@ -122,7 +125,7 @@ def expected_of_rounded(name: str, given: list[torch.Tensor], score: Any) -> tup
     return tuple(x.numpy() for x in found)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@by_pair("name", NAMES)
 @pytest.mark.parametrize(
     "options", [{}, {"softcap": 1.5}, {"dropout": 0.4, "dropout_seed": 7}], ids=str
 )

@@ -10,6 +10,8 @@ import pytest
 
 from anyscore import ALiBi, Edges, attention
 
+pytestmark = pytest.mark.sample
+
 
 def attend(edges: Edges, **options: Any) -> Any:
     x = np.ones((2, 3))

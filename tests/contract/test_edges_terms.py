@@ -23,7 +23,10 @@ from anyscore import (
     scores,
 )
 from helpers.budget import EPS, assert_near, size
+from helpers.by_pair import by_pair
 from helpers.samples import gradients, normal
+
+pytestmark = pytest.mark.sample
 
 QUERIES, KEYS, HEADS, WIDTH = 9, 7, 2, 5
 RNG = np.random.default_rng(1)
@@ -85,7 +88,7 @@ def attend(name: str, arrays: Any, **options: Any) -> Any:
     return attention(query, key, value, score=FORMULAS[name][0](to), mask=edges, **options)
 
 
-@pytest.mark.parametrize("name", FORMULAS)
+@by_pair("name", FORMULAS)
 @pytest.mark.parametrize("impl", ["fused", "reference"])
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 @pytest.mark.parametrize("scale", [1.0, 200.0])
@@ -102,7 +105,7 @@ def test_values(name: str, impl: str, framework: str, scale: float) -> None:
     assert_near(scores(to(query), to(key), score=score, mask=edges), s, 1e-12 * max(1, size(s)))
 
 
-@pytest.mark.parametrize("name", FORMULAS)
+@by_pair("name", FORMULAS)
 @pytest.mark.parametrize(
     "options",
     [{}, {"softcap": 1.5}, {"normalizer": "sigmoid"}, {"dropout": 0.4, "dropout_seed": 7}],

@@ -27,6 +27,8 @@ from anyscore import (
 from anyscore.score import checks
 from helpers.wrong_calls import NAMING, TABLE, call, check_as_in_numpy, right, z
 
+pytestmark = pytest.mark.sample
+
 
 @pytest.mark.parametrize("framework", ["numpy", "torch"])
 @pytest.mark.parametrize(("change", "error", "text"), TABLE, ids=range(len(TABLE)))

@@ -20,8 +20,11 @@ from anyscore import (
 )
 from anyscore.torch import MultiHeadAttention, chunkwise, forward_alignment
 from helpers import far_rows
+from helpers.by_pair import by_pair
 from helpers.cases import SCORES, case
 from helpers.samples import OUTER
+
+pytestmark = pytest.mark.sample
 
 T_Q, T_K = len(far_rows.OFFSETS), 11
 FLOATS = {"float32": torch.float32, "float64": torch.float64}
@@ -65,7 +68,7 @@ def checked(
 @pytest.mark.parametrize("impl", ["auto", "reference"])
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("width", [1, 19])  # the backward keeps scores, or computes them again
-@pytest.mark.parametrize("score", SCORES)
+@by_pair("score", SCORES)
 def test_every_score(score: str, width: int, dtype: str, impl: str) -> None:
     c = case(score, "more_queries", "none")
     to = lambda x: torch.tensor(x, dtype=FLOATS[dtype])  # noqa: E731

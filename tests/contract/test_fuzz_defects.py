@@ -9,6 +9,8 @@ import torch
 from anyscore import Gaussian, Lorentz, attention, log_sum_exp, scores
 from helpers.samples import normal
 
+pytestmark = pytest.mark.sample
+
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
 def test_two_biases_are_added_in_the_dtype_of_sums(dtype: torch.dtype) -> None:

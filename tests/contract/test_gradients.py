@@ -14,10 +14,13 @@ from torch.autograd import gradcheck, gradgradcheck
 from anyscore import Lengths, Score, attention
 from helpers import plain
 from helpers.budget import assert_gradients_within_budget
+from helpers.by_pair import by_pair
 from helpers.cases import SCORES, Case, case
-from helpers.gradient_rows import each_gradient_row, exact_gradients, projections, terms
+from helpers.gradient_rows import GRADIENT_ROWS, exact_gradients, projections, terms
 from helpers.table_rows import keep
 from helpers.table_scores import RANKS
+
+pytestmark = pytest.mark.sample
 
 
 def leaves(c: Case, dtype: Any) -> tuple[dict[str, Tensor], Any]:
@@ -39,7 +42,7 @@ def backward(
     return dict(zip(inputs, found, strict=True))
 
 
-@each_gradient_row
+@by_pair("row", GRADIENT_ROWS, ids="-".join)
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32])
 def test_all_gradients(row: tuple[str, str, str], dtype: Any) -> None:
     c = case(*row)
@@ -92,7 +95,7 @@ def small(score: str) -> tuple[list[Tensor], Any]:
     return [*data, *tensors], call
 
 
-@pytest.mark.every_score
+@pytest.mark.slow
 @pytest.mark.parametrize("score", SCORES)
 def test_gradcheck(score: str) -> None:
     """First and second derivatives agree with finite differences, with a query without keys."""

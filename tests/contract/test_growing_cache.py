@@ -24,10 +24,13 @@ from anyscore import (
 )
 from anyscore.kernels import cpu
 from helpers import oracle
+from helpers.by_pair import by_pair
 from helpers.growing_caches import FRAMEWORKS, KV, WITH_A_BIAS, B, H, T, arrays, run, same, to
 from helpers.samples import NAMES, make_score, normal
 
-SCORES = pytest.mark.parametrize("name", NAMES)
+pytestmark = pytest.mark.sample
+
+SCORES = by_pair("name", NAMES)
 CHUNKS: dict[str, list[int]] = {"steps": [1] * T, "prompt": [4, *[1] * 7], "parts": [2, 3, 1, 5]}
 
 

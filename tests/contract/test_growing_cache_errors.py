@@ -18,7 +18,10 @@ from anyscore import (
     ScaledDot,
     make_cache,
 )
+from helpers import machine
 from helpers.samples import make_score, normal
+
+pytestmark = pytest.mark.sample
 
 B, H, KV, T, D, D_V = 2, 4, 2, 11, 5, 3
 
@@ -196,7 +199,7 @@ def test_gradients_are_refused() -> None:
 
 @pytest.mark.slow
 def test_scores_of_other_frameworks() -> None:
-    tf = pytest.importorskip("tensorflow")
+    tf = machine.package("tensorflow")
     x = tf.ones((2, 3, 4))
     with pytest.raises(TypeError, match="for NumPy, PyTorch and JAX, got a TensorFlow tensor"):
         make_cache(x, x, Gaussian(), capacity=4)

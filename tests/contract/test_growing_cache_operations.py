@@ -19,10 +19,13 @@ from anyscore import (
     attention,
     make_cache,
 )
+from helpers.by_pair import by_pair
 from helpers.growing_caches import D_V, FRAMEWORKS, KV, WITH_A_BIAS, B, D, H, T, arrays, same, to
 from helpers.samples import NAMES, make_score
 
-SCORES = pytest.mark.parametrize("name", NAMES)
+pytestmark = pytest.mark.sample
+
+SCORES = by_pair("name", NAMES)
 
 
 @FRAMEWORKS

@@ -17,6 +17,8 @@ from anyscore import (
 )
 from helpers.samples import NAMES, gradients, leaves, make_score, normal
 
+pytestmark = pytest.mark.sample
+
 B, T_Q, T_K, D, D_V = 2, 3, 7, 5, 11
 
 

@@ -20,6 +20,8 @@ from anyscore import (
 )
 from helpers.samples import PAIRS, gradients, leaves, make_score, normal
 
+pytestmark = pytest.mark.sample
+
 B, T_Q, T_K, D, D_V = 2, 3, 7, 5, 11
 
 

@@ -14,6 +14,8 @@ from anyscore.masks.lowered import LoweredMask
 from anyscore.masks.objects import as_mask
 from anyscore.ops import load
 
+pytestmark = pytest.mark.sample
+
 FRAMEWORKS = pytest.mark.parametrize("framework", ["numpy", "torch"])
 
 

@@ -16,9 +16,12 @@ from anyscore.functional.attention import attend, weights
 from anyscore.layers.last_weights import chosen_weights, snapshot
 from anyscore.ops import load
 from anyscore.torch import Attention, MultiHeadAttention, SelfAttention
+from helpers.by_pair import by_pair
 from helpers.cases import MASKS, OPTIONS, SCORES, SHAPES, applicable, case
 from helpers.samples import normal
 from helpers.table_rows import Row
+
+pytestmark = pytest.mark.sample
 
 ROWS = sorted(
     {(score, shape, mask) for score in SCORES | OPTIONS for shape in ("heads", "grouped_6_2")
@@ -58,7 +61,7 @@ def same(task: Task, rows: Any, heads: Any = None, examples: Any = None) -> None
     np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-6)
 
 
-@pytest.mark.parametrize("row", ROWS, ids="-".join)
+@by_pair("row", ROWS, ids="-".join)
 def test_they_are_those_of_all_indexed(row: Row) -> None:
     task = of_case(row)
     *lead, queries, _ = task.sizes.scores_shape

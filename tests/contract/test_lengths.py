@@ -15,7 +15,7 @@ from helpers.transformed import WARNINGS
 B, H, T_Q, T_K, D = 2, 3, 5, 7, 2
 FRAMEWORKS = ["numpy", "torch"]
 
-pytestmark = WARNINGS
+pytestmark = [pytest.mark.sample, *WARNINGS]
 
 
 FULL = normal(B, T_Q, T_K) > 0
@@ -105,6 +105,7 @@ def test_lengths_are_whole_numbers(framework: str, n: float, dtype: str) -> None
                 allowed(mask, framework)
 
 
+@pytest.mark.slow
 def test_lengths_that_are_not_known_are_rounded_up() -> None:
     """A compiled call rounds lengths up and takes NaN for 0, as a compiler sees no values."""
     q, k = torch.ones(2, T_Q, D), torch.tensor(normal(2, T_K, D), dtype=torch.float32)

@@ -14,6 +14,8 @@ import torch
 
 from anyscore import Gaussian, attention
 
+pytestmark = pytest.mark.sample
+
 WIDTH, EPS = 512, np.finfo(np.float32).eps
 
 

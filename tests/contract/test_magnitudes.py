@@ -23,9 +23,12 @@ from helpers.budget import (
     assert_within_budget,
     size,
 )
+from helpers.by_pair import by_pair
 from helpers.cases import SCORES, case
 from helpers.oracle_gradients import gradients, largest_terms
 from helpers.table_scores import row_of
+
+pytestmark = pytest.mark.sample
 
 Change = Callable[[np.ndarray, np.ndarray, np.ndarray], tuple[np.ndarray, np.ndarray, np.ndarray]]
 
@@ -87,7 +90,7 @@ def _terms_of_lorentz(query: np.ndarray, key: np.ndarray, score: Any) -> float:
 
 @pytest.mark.parametrize("mask", ["none", "four"])
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("score", SCORES)
+@by_pair("score", SCORES)
 def test_values(score: str, change: str, mask: str) -> None:
     """Scores and weights may be off by an eps of the sum of a score's terms."""
     for dtype in ("float32", "float64"):
@@ -107,8 +110,9 @@ def test_values(score: str, change: str, mask: str) -> None:
                 assert_within_budget(actual, expected, simple, what, dtype, band)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
-@pytest.mark.parametrize("score", SCORES)
+@by_pair("score", SCORES)
 def test_gradients(score: str, change: str) -> None:
     """Gradients in float32 are within the budget, with a mask and queries without keys. Values have
     unit size: an offset of values cancels in the gradient of the weights in every formula.

@@ -21,6 +21,8 @@ from anyscore.masks.objects import as_mask
 from anyscore.ops import load
 from helpers.samples import allowed, normal, where
 
+pytestmark = pytest.mark.sample
+
 B, H, T_Q, T_K, D = 2, 3, 5, 7, 2
 FRAMEWORKS = ["numpy", "torch"]
 
@@ -284,6 +286,7 @@ def test_widths_of_any_integer_type_mean_what_they_say(width: Any, framework: st
     assert type(Window(width, None).left) is int
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("width", HUGE, ids=lambda x: f"{type(x).__name__}-{x}")
@@ -297,6 +300,7 @@ def test_offsets_of_any_integer_type(width: Any, sign: int, framework: str) -> N
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("dtype", ["int8", "uint8", "uint16", "uint32", "uint64", "int64"])
 def test_arrays_of_the_largest_offsets_and_lengths(dtype: str, framework: str) -> None:

@@ -12,12 +12,15 @@ from torch import Tensor
 
 from anyscore import Additive, Causal, Interval, Keys, Lengths, Window, attention
 from anyscore.torch import MultiHeadAttention
+from helpers.by_pair import by_pair
 from helpers.samples import NAMES, PAIRS, WIDTH, gradients, leaves, make_score, normal
+
+pytestmark = pytest.mark.sample
 
 B, H, T_Q, T_K, D_V = 2, 4, 3, 7, 11
 FILLS = [math.nan, math.inf, -math.inf]
 
-SCORES = pytest.mark.parametrize("name", NAMES)
+SCORES = by_pair("name", NAMES)
 ONE_OF_EACH_PAIR = pytest.mark.parametrize("name", PAIRS)
 FILL = pytest.mark.parametrize("fill", FILLS)
 

@@ -11,6 +11,8 @@ import torch
 from anyscore import ScaledDot, attention
 from helpers.samples import normal
 
+pytestmark = pytest.mark.sample
+
 
 @pytest.mark.parametrize("fill", [math.nan, math.inf, -math.inf])
 @pytest.mark.parametrize("impl", ["reference", "auto"])

@@ -36,8 +36,11 @@ from anyscore.ops import load
 from anyscore.torch import Attention, MultiHeadAttention
 from helpers import oracle
 from helpers.budget import EPS, assert_near
+from helpers.by_pair import by_pair
 from helpers.cases import OPTIONS, SCORES, case
 from helpers.table_rows import Row
+
+pytestmark = pytest.mark.sample
 
 OTHERS = "sigmoid", "sparsemax", "entmax15"
 each = pytest.mark.parametrize("normalizer", OTHERS)
@@ -101,7 +104,7 @@ def by_loops(row: Row, normalizer: str) -> tuple[np.ndarray, np.ndarray]:
 
 
 @each
-@pytest.mark.parametrize("row", ROWS, ids="-".join)
+@by_pair("row", ROWS, ids="-".join)
 def test_values(row: Row, normalizer: str) -> None:
     c, exact = case(*row), by_loops(row, normalizer)
     for dtype in ("float64", "float32"):
@@ -141,6 +144,7 @@ def small(dtype: Any = torch.float64) -> list[Tensor]:
     return [(1.5 * draw(*n)).requires_grad_() for n in ((2, 2, 3, 4), (2, 2, 5, 4), (2, 2, 5, 2))]
 
 
+@pytest.mark.slow
 @each
 @pytest.mark.parametrize("impl", ["fused", "reference"])
 @pytest.mark.parametrize("score", [Dot(), Gaussian(2.0)])
@@ -362,6 +366,7 @@ def test_the_bias_of_the_sigmoid() -> None:
     torch.testing.assert_close(column[..., 0, :], given[..., 0, :])
 
 
+@pytest.mark.slow
 @each
 @pytest.mark.parametrize("impl", ["fused", "reference"])
 def test_with_biases_and_outer_functions(normalizer: str, impl: str) -> None:

@@ -25,7 +25,7 @@ from helpers.own_scores import SOFTPLUS, WAVE, Own, draw, wave, written_out
 from helpers.transformed import WARNINGS
 
 OUTER = Outer.from_formula("wave", WAVE)
-pytestmark = [pytest.mark.usefixtures("kept_pairs"), *WARNINGS]
+pytestmark = [pytest.mark.sample, pytest.mark.usefixtures("kept_pairs"), *WARNINGS]
 
 
 def wave_torch(x: Any) -> Any:
@@ -166,6 +166,7 @@ def test_layers_and_compilation() -> None:
     torch.testing.assert_close(compiled(*xs), expected)
 
 
+@pytest.mark.slow
 def test_pickles_go_to_other_processes() -> None:
     outer = Outer.from_formula("mine", lambda x: np.maximum(x, 1) * x)
     assert pickle.loads(pickle.dumps(outer)) == copy.deepcopy(outer) == outer
@@ -182,6 +183,7 @@ def test_pickles_go_to_other_processes() -> None:
     assert done.stdout.split() == [b"mine", b"4.0", b"0.5"]
 
 
+@pytest.mark.slow
 def test_another_formula_of_a_name_is_another_function() -> None:
     one, other = (Outer.from_formula("mine", f) for f in ("x**2", "x**3"))
     assert one != other

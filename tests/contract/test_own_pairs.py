@@ -22,6 +22,7 @@ from anyscore.score.formula.slopes import plain
 from anyscore.score.formula.tape import numbers
 from anyscore.score.pairs import Pair
 from anyscore.torch import Attention
+from helpers import machine
 from helpers.own_scores import EVERY, LEAKY, SOFTPLUS, Own, draw, written_out
 from helpers.transformed import WARNINGS
 
@@ -29,7 +30,7 @@ SOFT = Pair.from_formula("softplus", SOFTPLUS)
 EACH = Pair.from_formula("each", EVERY)
 FUSED = "fused, and keeps the contract"
 
-pytestmark = [pytest.mark.usefixtures("kept_pairs"), *WARNINGS]
+pytestmark = [pytest.mark.sample, pytest.mark.usefixtures("kept_pairs"), *WARNINGS]
 
 
 def softplus(a: Any, b: Any) -> Any:
@@ -113,6 +114,7 @@ def test_any_magnitude(scale: float, dtype: torch.dtype) -> None:
             assert (x - y).abs().max() <= allowed * max(y.detach().abs().max().item(), 1)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("impl", ["fused", "reference"])
 @pytest.mark.parametrize("formula", [SOFTPLUS, LEAKY, "where(a > b, 0, a)", "maximum(a, b)"])
 def test_nan_and_infinity(formula: str, impl: str) -> None:
@@ -169,6 +171,7 @@ def test_second_derivatives() -> None:
     assert torch.autograd.gradgradcheck(run, xs)
 
 
+@pytest.mark.slow
 def test_layers_and_compilation() -> None:
     q, k, v, w = (torch.tensor(x, dtype=torch.float32) for x in draw(2))
     layer = Attention(score=Own(w, SOFT))
@@ -198,6 +201,7 @@ def test_the_same_name_again() -> None:
     torch.testing.assert_close(found, expected, rtol=0, atol=0)
 
 
+@pytest.mark.slow
 def test_pickles_go_to_other_processes() -> None:
     def of_python(a: Any, b: Any) -> Any:
         return where(a > b, a - b, np.sin(a) * b)
@@ -239,7 +243,7 @@ def test_functions_of_the_package_have_their_names(name: str) -> None:
 
 @pytest.mark.parametrize("formula", [SOFTPLUS, LEAKY, EVERY, "(a - b)**4 / (1 + a*a)**1.5"])
 def test_derivatives_are_those_of_sympy(formula: str) -> None:
-    sympy = pytest.importorskip("sympy")
+    sympy = machine.package("sympy")
     a, b = sympy.symbols("a b", real=True)
     names = {
         "where": lambda c, x, y: sympy.Piecewise((x, c), (y, True)), "abs": sympy.Abs,

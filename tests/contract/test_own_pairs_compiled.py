@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import Callable
@@ -15,6 +14,7 @@ import pytest
 
 from anyscore.kernels import cpu, own_formulas
 from anyscore.score.pairs import Pair
+from helpers import machine
 from helpers.hang import HANG
 
 SCRIPT = """
@@ -39,7 +39,7 @@ pytestmark = pytest.mark.usefixtures("kept_pairs")
 @pytest.fixture
 def compiler(tmp_path: Path) -> Path:
     """Return a script that runs the system's compiler with -O0 and logs each run to a file."""
-    real = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
+    real = " ".join(machine.compiler())
     script = tmp_path / "compiler"
     log = tmp_path / "compiled"
     script.write_text(

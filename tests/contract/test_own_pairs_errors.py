@@ -9,6 +9,8 @@ import pytest
 
 from anyscore.score.pairs import Pair, pair_named
 
+pytestmark = pytest.mark.sample
+
 FUNCTIONS = (
     "abs, cos, erf, exp, expm1, log, log1p, maximum, minimum, relu, sigmoid, sign, sin, softplus, "
     "sqrt, tanh, where"

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from anyscore.kernels.own_formulas import compiler
+from helpers import machine
 from helpers.hang import HANG
 
 HEADERS = Path(__file__).parents[2] / "csrc"
@@ -31,8 +32,7 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("TMPDIR", str(tmp_path))
     monkeypatch.setattr("tempfile.tempdir", None)
-    if not any(map(shutil.which, ["c++", "g++", "clang++"])):
-        pytest.skip("there is no C++ compiler")
+    machine.compiler()
     return tmp_path / "cache/anyscore/pairs"
 
 

@@ -16,6 +16,8 @@ from anyscore.score.formula import formula_of
 from anyscore.score.formula.tape import numbers
 from anyscore.score.pairs import Pair
 
+pytestmark = pytest.mark.sample
+
 ROOT = "sqrt(a*a + b*b + 1)"
 
 

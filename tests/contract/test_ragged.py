@@ -26,7 +26,11 @@ from anyscore import (
     plan,
     prepare_keys,
 )
+from helpers import machine
+from helpers.by_pair import by_pair
 from helpers.samples import NAMES, WIDTH, gradients, leaves, make_score, normal
+
+pytestmark = pytest.mark.sample
 
 QUERIES, KEYS, HEADS, WIDTH_VALUE = [3, 0, 70, 1, 130, 2], [5, 2, 64, 0, 99, 4], 2, 6
 IMPLS = pytest.mark.parametrize("impl", ["auto", "reference"])
@@ -61,7 +65,7 @@ def alone(xs: list[Any], own: bool, masks: list[Mask | None], **options: Any) ->
 
 
 @IMPLS
-@pytest.mark.parametrize("name", NAMES)
+@by_pair("name", NAMES)
 @pytest.mark.parametrize(("own", "kv_heads"), [(False, HEADS), (True, HEADS), (True, 1)])
 def test_every_score(name: str, own: bool, kv_heads: int, impl: str) -> None:
     score, xs = leaves(make_score(name), *inputs(own, kv_heads))
@@ -171,6 +175,7 @@ def test_nothing_is_read_of_other_sequences(impl: str) -> None:
         assert x[..., : -QUERIES[-1] - 2, :].isfinite().all()
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.integers(0, 90), st.integers(0, 90)), max_size=8), st.data())
 def test_any_lengths(lengths: list[tuple[int, int]], data: st.DataObject) -> None:
     """Sequences of any lengths are right, forward and backward, at the ends of blocks too."""
@@ -200,7 +205,7 @@ def test_it_is_fused_and_prepared() -> None:
 
 @pytest.mark.slow
 def test_jax_and_tensorflow_agree() -> None:
-    jax, tf = pytest.importorskip("jax"), pytest.importorskip("tensorflow")
+    jax, tf = machine.package("jax"), machine.package("tensorflow")
     xs = [x.astype(np.float32) for x in inputs(True)]
     mask = within(True) & Causal("end")
     expected = attention(*xs, mask=mask)

@@ -14,6 +14,8 @@ from anyscore import Edges, record
 from anyscore.plot.recording import Recording
 from anyscore.torch import Attention, MultiHeadAttention, Pointer, SelfAttention
 
+pytestmark = pytest.mark.sample
+
 
 class Model(nn.Module):
     """PyTorch's encoder layer with `MultiHeadAttention`, and layers without heads, one unused."""

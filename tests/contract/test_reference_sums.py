@@ -9,6 +9,8 @@ import pytest
 
 from anyscore import Gaussian, Laplace, attention
 
+pytestmark = pytest.mark.sample
+
 
 @pytest.mark.parametrize("kind", [Gaussian, Laplace])
 def test_a_scale_that_is_a_tensor_costs_no_digits(kind: Any) -> None:

@@ -35,7 +35,10 @@ from helpers.repeated_kinds import (
     turned,
 )
 
-pytestmark = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
+pytestmark = [
+    pytest.mark.sample,
+    pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built"),
+]
 
 FRAMEWORKS = pytest.mark.parametrize("framework", ["numpy", "torch"])
 WAYS = {"numpy": ("numpy", 0), "torch": ("torch", 0), "gradients": ("torch", 1)}

@@ -20,7 +20,10 @@ from anyscore import (
     plan,
 )
 from helpers import oracle
+from helpers.by_pair import by_pair
 from helpers.samples import NAMES, PAIRS, gradients, leaves, make_score, normal
+
+pytestmark = pytest.mark.sample
 
 B, T_Q, T_K, D, D_V = 2, 3, 7, 5, 11
 
@@ -35,7 +38,7 @@ def of(framework: str, *xs: np.ndarray) -> list[Any]:
 
 
 FRAMEWORKS = pytest.mark.parametrize("framework", ["numpy", "torch"])
-SCORES = pytest.mark.parametrize("name", NAMES)
+SCORES = by_pair("name", NAMES)
 ONE_OF_EACH_PAIR = pytest.mark.parametrize("name", PAIRS)
 
 

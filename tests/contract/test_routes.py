@@ -30,6 +30,7 @@ from anyscore import (
 from anyscore.kernels import cpu
 from anyscore.score.factors import Factors
 from anyscore.score.pairs import TANH, Pair
+from helpers.by_pair import by_pair
 from helpers.hang import HANG
 from helpers.samples import NAMES, make_score, normal
 from helpers.table_scores import ROWS
@@ -38,7 +39,7 @@ from helpers.transformed import WARNINGS
 B, T_Q, T_K, D, D_V = 2, 3, 7, 5, 11
 FUSED = "fused, and keeps the contract"
 
-pytestmark = WARNINGS
+pytestmark = [pytest.mark.sample, *WARNINGS]
 needs_core = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
 
 
@@ -136,7 +137,7 @@ def test_steps_and_edges_are_not_taken_in_parts() -> None:
 
 
 @needs_core
-@pytest.mark.parametrize("name", NAMES)
+@by_pair("name", NAMES)
 def test_numpy_has_the_core(name: str) -> None:
     arrays = [normal(B, t, D) for t in (T_Q, T_K, T_K)]
     score = make_score(name)

@@ -28,11 +28,14 @@ from anyscore import (
     scores,
 )
 from anyscore.torch import Attention
+from helpers.by_pair import by_pair
 from helpers.cases import case
 from helpers.matrix_rows import check_matrix, each_matrix_row, each_matrix_slope, projection
 from helpers.matrix_slopes import KINDS, check_slopes
 from helpers.table_rows import Row, keep
 from helpers.table_scores import TABLE
+
+pytestmark = pytest.mark.sample
 
 FUNCTIONS = scores, log_weights, log_sum_exp
 
@@ -77,6 +80,7 @@ def test_gradients(kind: str, row: Row) -> None:
         check_slopes(row, kind, dict(zip(inputs, found, strict=True)))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("function", FUNCTIONS)
 @pytest.mark.parametrize("softcap", [0.0, 1.5])
 def test_gradcheck(function: Any, softcap: float) -> None:
@@ -227,7 +231,7 @@ def test_attention_still_asks_for_a_value() -> None:
         attention(np.ones((3, 5)), np.ones((4, 5)), None)
 
 
-@pytest.mark.parametrize("name", TABLE)
+@by_pair("name", TABLE)
 def test_layers(name: str) -> None:
     """A layer's scores are the same before and after its call; their softmax is its weights."""
     made = torch.Generator().manual_seed(0)

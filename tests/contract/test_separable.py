@@ -17,6 +17,8 @@ from anyscore.backends.torch.backend import Torch
 from anyscore.kernels.triton import tables
 from anyscore.kernels.triton.tables import MEAN, ONE, PAIRS, deviation, values
 
+pytestmark = pytest.mark.sample
+
 LEVELS = range(tables.LEVELS)
 KNOWN = {0.5: (6, 8), 2**-0.5: (8, 10), 1.0: (10, 14), 2**0.5: (14, 20), 2.0: (18, None)}
 """Columns per feature, by the deviation of a and b, for bfloat16 and float16 inputs."""

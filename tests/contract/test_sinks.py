@@ -31,8 +31,11 @@ from anyscore.layers.last_weights import snapshot
 from anyscore.ops import load
 from helpers import oracle
 from helpers.budget import EPS, assert_near
+from helpers.by_pair import by_pair
 from helpers.cases import OPTIONS, SCORES, case
 from helpers.table_rows import Row
+
+pytestmark = pytest.mark.sample
 
 ROWS = [(score, "heads", "four") for score in SCORES | OPTIONS]
 ROWS += [("trilinear", "grouped_6_2", "four"), ("dot", "no_key", "none"), ("dot", "rank_3", "four")]
@@ -62,7 +65,7 @@ def with_logit(row: Row, sink: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.n
     return found
 
 
-@pytest.mark.parametrize("row", ROWS, ids="-".join)
+@by_pair("row", ROWS, ids="-".join)
 @pytest.mark.parametrize("impl", ["auto", "reference"])
 def test_values(row: Row, impl: str) -> None:
     c = case(*row)

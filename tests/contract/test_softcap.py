@@ -12,7 +12,10 @@ import torch
 from anyscore import Causal, Dot, Lengths, attention, plan
 from anyscore.kernels import cpu
 from helpers import oracle
+from helpers.by_pair import by_pair
 from helpers.samples import NAMES, OUTER, make_score, normal
+
+pytestmark = pytest.mark.sample
 
 B, H, KV, T_Q, T_K, D, D_V = 2, 4, 2, 3, 7, 5, 2
 CORE = pytest.param(
@@ -20,7 +23,7 @@ CORE = pytest.param(
     marks=pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built"),
 )
 IMPL = pytest.mark.parametrize("impl", ["reference", CORE])
-ROWS = pytest.mark.parametrize(
+ROWS = by_pair(
     ("name", "impl"),
     [(name, "reference") for name in NAMES]
     + [pytest.param(x, *CORE.values, marks=CORE.marks) for x in NAMES if x not in OUTER],
@@ -118,7 +121,7 @@ def test_plans() -> None:
     assert plan(q, k, v, score=score, softcap=1.0).route == "cpu"
 
 
-@pytest.mark.parametrize("name", OUTER)
+@by_pair("name", OUTER)
 def test_a_second_outer_function_is_for_the_definition(name: str) -> None:
     assert plan(*inputs(), score=make_score(name)).route == "cpu"
     found = plan(*inputs(), score=make_score(name), softcap=2.0)

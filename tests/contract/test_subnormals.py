@@ -12,6 +12,8 @@ import torch
 import anyscore
 from anyscore.backends import numpy_core
 
+pytestmark = pytest.mark.sample
+
 core: Any = pytest.importorskip("anyscore._core", reason="the C++ core is not built")
 
 ISA = pytest.mark.parametrize("isa", core.isas())
@@ -63,6 +65,7 @@ def test_helpers_flush_as_the_caller_does() -> None:
         assert not _mean().view(np.uint32).any()
 
 
+@pytest.mark.slow
 def test_helpers_flush_no_longer_than_that() -> None:
     _mean()
     torch.set_flush_denormal(False)

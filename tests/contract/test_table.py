@@ -14,7 +14,9 @@ from anyscore.functional.attention import plan
 from helpers import oracle, plain
 from helpers.budget import assert_within_budget
 from helpers.cases import SCORES, SHAPES, case
-from helpers.table_rows import check, dealt, each_hand
+from helpers.table_rows import check, dealt, modes_and_scores
+
+pytestmark = pytest.mark.sample
 
 SDPA_KINDS = ("Dot", "ScaledDot", "Bilinear", "Cosine")
 
@@ -35,8 +37,7 @@ MODES: dict[str, tuple[Any, Any, dict[str, str]]] = {
 HANDS = dealt(list(MODES))
 
 
-@pytest.mark.every_score
-@each_hand(HANDS)
+@pytest.mark.parametrize(("mode", "score"), modes_and_scores(HANDS))
 def test_values(mode: str, score: str) -> None:
     xp, to, options = MODES[mode]
     for row in HANDS[mode]:

@@ -11,6 +11,8 @@ import torch
 
 from anyscore import Dot, Window, attention
 
+pytestmark = pytest.mark.sample
+
 OFFSETS = [-(2**63), -(2**62) - 1, -(2**31), -3, 2, 2**31 - 1, 2**61, 2**63 - 1, 2**63, 2**64 - 1]
 WIDTHS = [0, 1, 2**31, 2**61, 2**63 - 1, 2**63, 2**64 - 1, 2**70]
 

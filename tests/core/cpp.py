@@ -3,25 +3,20 @@
 from __future__ import annotations
 
 import ctypes
-import os
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
+from helpers.machine import compiler
 
 CSRC = Path(__file__).parents[2] / "csrc"
 
 
 def build(target: Path, code: str, *flags: str) -> None:
     """Write an object or a library, by `flags`; skip the test without a compiler."""
-    compiler = os.environ.get("CXX") or shutil.which("c++") or shutil.which("g++")
-    if compiler is None:
-        pytest.skip("no C++ compiler here")
     source = target.with_suffix(".cpp")
     source.write_text(code, encoding="utf-8")
-    command = [*compiler.split(), "-std=c++17", "-fPIC", f"-I{CSRC}", str(source), *flags]
+    command = [*compiler(), "-std=c++17", "-fPIC", f"-I{CSRC}", str(source), *flags]
     done = subprocess.run([*command, "-o", str(target)], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from anyscore import _core
 
-pytestmark = pytest.mark.sanitize
+pytestmark = [pytest.mark.sample, pytest.mark.sanitize]
 
 CAPACITY = 9
 

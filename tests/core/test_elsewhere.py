@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import math
 import platform
-import shutil
 import signal
 import subprocess
 from pathlib import Path
@@ -21,6 +20,7 @@ from core.call import PAIRS, Call, name_of, numbers, stored
 from core.cpp import CSRC
 from core.literal import Results
 from core.raw import compare
+from helpers import machine
 from helpers.hang import HANG
 
 pytestmark = [pytest.mark.slow, pytest.mark.weekly]  # three builds of the core
@@ -53,9 +53,8 @@ def program(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
     (compiler, *flags), runner = MACHINES[request.param]
     if request.param == "dots" and platform.machine() != "x86_64":
         pytest.skip("no x86 here")
-    for tool in (compiler, *runner):
-        if shutil.which(tool) is None:
-            pytest.skip(f"no {tool} here")
+    for part in (compiler, *runner):
+        machine.program(part)
     target = tmp_path_factory.mktemp("emulated") / "program"
     kernels = {f"kernel_{sums}.o": f"-DANYSCORE_SUMS={sums}" for sums in ("float", "double")}
     command = [compiler, *FLAGS, *flags, f"-I{CSRC}"]

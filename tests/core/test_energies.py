@@ -11,6 +11,8 @@ import pytest
 from core.raw import core
 from helpers.budget import EPS
 
+pytestmark = pytest.mark.sample
+
 ISAS = pytest.mark.parametrize("isa", core.isas())
 DTYPES = pytest.mark.parametrize("dtype", ["float32", "float64"])
 SIZES = [(1, 1, 1, 1), (2, 5, 3, 2), (3, 37, 17, 11), (2, 300, 70, 33), (5, 16, 16, 1)]

@@ -12,6 +12,8 @@ from core.draw import draw
 from core.raw import backward, core, d_stats, forward, same
 from core.raw import run as run_call
 
+pytestmark = pytest.mark.sample
+
 LEAD, QUERIES, KEYS, HIDDEN, WIDTH = (2, 4), 5, 7, 3, 6
 
 

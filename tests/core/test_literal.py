@@ -18,6 +18,8 @@ from core import literal
 from core.call import PAIRS, Call, numbers, stored
 from core.draw import MASKS, draw
 
+pytestmark = pytest.mark.sample
+
 torch = pytest.importorskip("torch")
 
 

@@ -15,6 +15,8 @@ from core.draw import draw
 from core.raw import WIDER, backward, check, with_compute
 from helpers.budget import BAND, EPS
 
+pytestmark = pytest.mark.sample
+
 HEADS, QUERIES, KEYS, HIDDEN, WIDTH = 2, 33, 70, 37, 5
 Random = np.random.Generator
 Change = Callable[[np.ndarray, np.ndarray, Random], tuple[np.ndarray, np.ndarray]]

@@ -13,6 +13,8 @@ from core.call import PAIRS, Call, stored
 from core.draw import draw
 from core.raw import check, run, same
 
+pytestmark = pytest.mark.sample
+
 FILLS = [math.nan, math.inf, -math.inf]
 FILL = pytest.mark.parametrize("fill", FILLS, ids=str)
 PAIR = pytest.mark.parametrize("pair", PAIRS)

@@ -13,6 +13,8 @@ from anyscore.modifiers.normalizers import sparse
 from anyscore.ops import load
 from core.raw import core
 
+pytestmark = pytest.mark.sample
+
 XP = load("numpy")
 POWERS = pytest.mark.parametrize("power", [1, 2])
 ISAS = pytest.mark.parametrize("isa", core.isas())

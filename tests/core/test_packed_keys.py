@@ -15,6 +15,8 @@ from core.draw import draw
 from core.raw import check, core, nan, prepare
 from core.test_magnitudes import CHANGES, HIDDEN, KEYS, made
 
+pytestmark = pytest.mark.sample
+
 STEPS = {
     "one by one": list(range(KEYS + 1)),
     "a prompt": [0, 50, *range(51, KEYS + 1)],

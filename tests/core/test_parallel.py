@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -11,14 +9,11 @@ from pathlib import Path
 import pytest
 
 from helpers.hang import HANG
+from helpers.machine import compiler
 
 HERE = Path(__file__).parent
-COMPILER = shutil.which(os.environ.get("CXX") or "c++")
 
-pytestmark = [
-    pytest.mark.skipif(COMPILER is None, reason="there is no C++ compiler"),
-    pytest.mark.skipif(sys.platform != "linux", reason="the checks are written for Linux"),
-]
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the checks are written for Linux")
 
 
 def build(program: Path, *options: str) -> Path:
@@ -28,9 +23,9 @@ def build(program: Path, *options: str) -> Path:
         core / "runtime/parallel.cpp",
         core / "runtime/own_formulas.cpp",
     ]
-    command = [COMPILER, "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
+    command = [*compiler(), "-std=c++17", "-O1", "-g", "-Wall", "-Wextra", "-Werror", "-pthread"]
     command += [f"-I{core}", *options, *map(str, sources), "-o", str(program)]
-    subprocess.run(command, check=True)  # type: ignore[arg-type]
+    subprocess.run(command, check=True)
     return program
 
 
@@ -44,7 +39,7 @@ def watched(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the same program under ThreadSanitizer; skip the test if it is missing."""
     folder = tmp_path_factory.mktemp("watched")
     (folder / "empty.cpp").write_text("int main() {}\n")
-    empty = [COMPILER, "-fsanitize=thread", folder / "empty.cpp", "-o", folder / "empty"]
+    empty = [*compiler(), "-fsanitize=thread", folder / "empty.cpp", "-o", folder / "empty"]
     if subprocess.run(empty, capture_output=True).returncode:  # type: ignore[arg-type]
         pytest.skip("the compiler has no ThreadSanitizer")
     if subprocess.run([folder / "empty"], capture_output=True).returncode:

@@ -6,12 +6,15 @@ import math
 from typing import Any
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from core.call import DTYPES, PAIRS, numbers, stored
 from core.draw import LEADS, MASKS, draw
 from core.raw import check, run, same
+
+pytestmark = pytest.mark.sample
 
 SMALL = st.sampled_from([0, 1, 2, 3, 8, 15, 16, 17, 33])
 VALUES = st.sampled_from([0.0, -0.0, 1e-38, 1e-4, 0.3, -1.0, 3.0, 24.5, -50.0, 1e3, math.nan])
@@ -24,6 +27,7 @@ FIXED = settings(
 )
 
 
+@pytest.mark.slow
 @FIXED
 @given(
     seed=st.integers(0, 2**32 - 1),

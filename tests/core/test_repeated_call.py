@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from anyscore.call.operands import Operands, Results, Settings
 from anyscore.kernels import cpu
 
-pytestmark = pytest.mark.sanitize
+pytestmark = [pytest.mark.sample, pytest.mark.sanitize]
 
 Arrays = list[Any]
 

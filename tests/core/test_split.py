@@ -17,6 +17,8 @@ from core.draw import draw
 from core.raw import WIDER, backward, check, forward, run, same
 from helpers.budget import BAND, EPS, assert_near, error, size
 
+pytestmark = pytest.mark.sample
+
 SPLIT = "leaky_relu", "absolute", "squared"
 HEADS, QUERIES, KEYS, HIDDEN, WIDTH = 2, 70, 150, 48, 17
 UNIT = {"leaky_relu": 1 / math.sqrt(HIDDEN), "absolute": -1 / math.sqrt(HIDDEN), "squared": -0.05}
@@ -59,6 +61,7 @@ def signs(mixed: bool) -> np.ndarray:
 SLOW = pytest.mark.slow
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "weights", [pytest.param("none", marks=SLOW), pytest.param("positive", marks=SLOW), "mixed"]
 )

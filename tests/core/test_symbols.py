@@ -16,6 +16,8 @@ import pytest
 
 from core.cpp import build as build_cpp
 
+pytestmark = pytest.mark.sample
+
 BUILD = Path(__file__).parents[2] / "build" / "core"  # the build of CONTRIBUTING.md
 
 

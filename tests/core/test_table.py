@@ -12,6 +12,8 @@ from core.call import DTYPES, PAIRS, stored
 from core.draw import MASKS, draw
 from core.raw import check, compare, run_alone
 
+pytestmark = pytest.mark.sample
+
 DRAWN = 2
 """Number of calls in each cell of the table."""
 

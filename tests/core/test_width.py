@@ -18,6 +18,8 @@ from core.draw import draw
 from core.raw import WIDER, check, core, prepare, run
 from helpers.budget import BAND, EPS, assert_near, error, size
 
+pytestmark = pytest.mark.sample
+
 KEYS = 50
 CANCEL = ("d_a", "d_b", "d_weight")
 """Gradients with terms that may cancel: all of tanh, where arguments are small."""
@@ -65,6 +67,7 @@ def test_widths(pair: str, width: int, queries: int) -> None:
     check_strictly(made(pair, width, queries=queries))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float64", "bfloat16"])
 @pytest.mark.parametrize("pair", PAIRS)
 def test_dtypes(pair: str, dtype: str) -> None:

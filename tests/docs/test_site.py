@@ -12,6 +12,8 @@ from types import ModuleType
 
 import pytest
 
+from helpers import machine
+
 DOCS = Path(__file__).parents[2] / "docs"
 SOURCE = Path(__file__).parents[2] / "src"
 MODULES = {
@@ -30,7 +32,7 @@ NO_PAGE = {"anyscore.jax.Params"}
 
 @pytest.fixture(scope="module")
 def conf() -> Iterator[ModuleType]:
-    pytest.importorskip("sphinx")
+    machine.package("sphinx")
     sys.path.insert(0, str(DOCS))
     yield importlib.import_module("conf")
     sys.path.remove(str(DOCS))

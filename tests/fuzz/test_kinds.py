@@ -13,12 +13,13 @@ import anyscore
 from fuzz import mask_specs
 from fuzz.formulas import KINDS
 from helpers import oracle
+from helpers.by_pair import by_pair
 from helpers.table_masks import MASKS, RULES
 from helpers.table_scores import TABLE
 from helpers.table_shapes import SHAPES
 
 
-@pytest.mark.parametrize("name", TABLE)
+@by_pair("name", TABLE)
 def test_every_score_is_drawn(name: str) -> None:
     kind, scaled = TABLE[name].kind.__name__, TABLE[name].scaled
     assert kind in KINDS, (

@@ -2,30 +2,29 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
+from helpers import machine
 from helpers.hang import HANG
 
-if TYPE_CHECKING:  # environments without playwright collect these fixtures too
-    from playwright.sync_api import Browser, Page
+if find_spec("playwright"):
+    from axe_playwright_python.sync_playwright import Axe
+    from playwright.sync_api import Browser, Page, expect, sync_playwright
+else:  # tests of pages are collected, and skipped
+    Axe = Browser = Page = expect = Any
+
+__all__ = ["Axe", "Page", "browser", "expect", "open_file"]
 
 
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
-    from playwright.sync_api import expect, sync_playwright
-
-    names = "chromium", "chromium-browser", "google-chrome"
-    path = next(filter(None, map(shutil.which, names)), None)
-    if path is None:
-        pytest.fail(
-            "pages are tested in a real browser, and none was found: "
-            "install chromium (Debian: apt-get install chromium)"
-        )
+    path = machine.program("a browser")
+    machine.package("playwright")
     expect.set_options(timeout=1000 * HANG)
     with sync_playwright() as playwright:
         options = ["--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage"]

@@ -5,7 +5,6 @@ from __future__ import annotations
 from functools import cache
 
 import numpy as np
-import pytest
 
 from helpers.cases import MASKS, OPTIONS, SCORES, SHAPES, applicable, case
 from helpers.oracle_gradients import gradients, largest_terms
@@ -18,8 +17,6 @@ GRADIENT_ROWS = sorted(
     | {(score, shape, "four") for score in OPTIONS for shape in ("heads", "grouped_6_2")}
 )  # fmt: skip
 GRADIENT_ROWS = [row for row in GRADIENT_ROWS if applicable(*row[1:])]
-
-each_gradient_row = pytest.mark.parametrize("row", GRADIENT_ROWS, ids="-".join)
 
 
 @cache

@@ -6,11 +6,11 @@ from functools import cache
 from typing import Any
 
 import numpy as np
-import pytest
 
 from anyscore import log_sum_exp, log_weights, scores
 from helpers import oracle, plain
 from helpers.budget import assert_within_budget
+from helpers.by_pair import by_pair
 from helpers.cases import OPTIONS, SCORES, SHAPES, applicable, case
 from helpers.table_rows import Row, keep
 from helpers.table_shapes import Shape
@@ -35,8 +35,8 @@ MATRIX_ROWS = [
 SLOPES = [row for row in MATRIX_ROWS if row[1] in ("heads", "grouped_6_2") and row[2] != "none"]
 """Rows with tested gradients."""
 
-each_matrix_row = pytest.mark.parametrize("row", MATRIX_ROWS, ids="-".join)
-each_matrix_slope = pytest.mark.parametrize("row", SLOPES, ids="-".join)
+each_matrix_row = by_pair("row", MATRIX_ROWS, ids="-".join)
+each_matrix_slope = by_pair("row", SLOPES, ids="-".join)
 
 
 @cache

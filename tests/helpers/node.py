@@ -3,26 +3,13 @@
 from __future__ import annotations
 
 import json
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
 
-import pytest
-
 from anyscore.plot.page import joined_modules
+from helpers import machine
 from helpers.hang import HANG
-
-
-def node() -> str:
-    """Return the path of node; fail where there is none."""
-    path = shutil.which("node")
-    if path is None:
-        pytest.fail(
-            "the JavaScript of pages is tested under node, and none was found: "
-            "install node 18 or later (Debian: apt-get install nodejs)"
-        )
-    return path
 
 
 def syntax_error(script: str, folder: Path) -> str:
@@ -30,7 +17,7 @@ def syntax_error(script: str, folder: Path) -> str:
     program = folder / "program.mjs"
     program.write_text(script, encoding="utf-8")
     done = subprocess.run(
-        [node(), "--check", program], capture_output=True, text=True, timeout=HANG
+        [machine.program("node"), "--check", program], capture_output=True, text=True, timeout=HANG
     )
     return done.stderr
 
@@ -48,7 +35,11 @@ def run_module(name: str, expression: str, given: Any, folder: Path) -> Any:
     told = f"process.stdout.write(JSON.stringify({expression}));\n"
     program.write_text(read + joined_modules(name) + told, encoding="utf-8")
     done = subprocess.run(
-        [node(), program], input=json.dumps(given), capture_output=True, text=True, timeout=HANG
+        [machine.program("node"), program],
+        input=json.dumps(given),
+        capture_output=True,
+        text=True,
+        timeout=HANG,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout)

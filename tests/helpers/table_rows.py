@@ -13,7 +13,6 @@ from functools import cache, partial
 from typing import Any
 
 import numpy as np
-import pytest
 
 from anyscore import attention
 from helpers import oracle, plain
@@ -61,10 +60,9 @@ def dealt(modes: Sequence[str], rows: Iterable[Row] = ROWS) -> dict[str, list[Ro
     return hands
 
 
-def each_hand(hands: dict[str, list[Row]]) -> pytest.MarkDecorator:
-    """Parametrize a test by mode and score, for all rows of the score in the mode."""
-    pairs = sorted({(mode, row[0]) for mode, rows in hands.items() for row in rows})
-    return pytest.mark.parametrize(("mode", "score"), pairs, ids=["-".join(x) for x in pairs])
+def modes_and_scores(hands: dict[str, list[Row]]) -> list[tuple[str, str]]:
+    """Return each (mode, score) that some row has."""
+    return sorted({(mode, row[0]) for mode, rows in hands.items() for row in rows})
 
 
 @cache

@@ -13,10 +13,13 @@ import anyscore
 from anyscore import Causal, Interval, Keys, Lengths, Mask, Score, Window
 from helpers import oracle, plain
 from helpers.budget import EPS, assert_near, assert_within_budget
+from helpers.by_pair import by_pair
 from helpers.cases import MASKS, SCORES, SHAPES, applicable, case
 from helpers.oracle_gradients import gradients
 from helpers.table_masks import RULES
 from helpers.table_scores import TABLE
+
+pytestmark = pytest.mark.sample
 
 # ------------------------------------------------------- the oracle, against numbers by hand
 
@@ -116,7 +119,7 @@ def test_masks_by_batch() -> None:
     assert keep.tolist() == [[[[True, False]]] * 3, [[[True, True]]] * 3]
 
 
-@pytest.mark.parametrize("score", SCORES)
+@by_pair("score", SCORES)
 def test_gradients_are_those_of_the_values(score: str) -> None:
     """Gradients are central differences of the loops, along a random direction of each tensor."""
     c = case(score, "grouped_6_2", "lengths")
@@ -246,7 +249,7 @@ def test_budget_fails() -> None:
         assert_within_budget(exact, exact, plain_, dtype="float32")
 
 
-@pytest.mark.parametrize("score", SCORES)
+@by_pair("score", SCORES)
 def test_budget_is_tight(score: str) -> None:
     """An output, weight or gradient in float32 that is off by 1e-5 of the largest fails."""
     c = case(score, "rank_3", "none")

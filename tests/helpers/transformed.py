@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from anyscore import Causal, Lengths, attention
+from helpers.by_pair import by_pair
 from helpers.samples import NAMES, make_score, normal
 
 # Warnings of PyTorch 2.13 itself while it decomposes, traces or exports.
@@ -18,7 +19,7 @@ WARNINGS = [
     pytest.mark.filterwarnings("ignore:.*should not be instantiated.*:DeprecationWarning"),
 ]
 
-SCORES = pytest.mark.parametrize("name", NAMES)
+SCORES = by_pair("name", NAMES)
 MASKS = {
     "none": lambda: None,
     "lengths": lambda: Lengths(torch.tensor([4, 0])),

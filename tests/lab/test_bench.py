@@ -26,6 +26,7 @@ from anyscore.lab.bench.variants import OURS, RIVALS
 from anyscore.lab.bench.weigh import weigh
 from anyscore.lab.bench.work import FORWARD, TRAINING, Shape, Work
 from anyscore.score import SCORES
+from helpers.by_pair import by_pair
 from lab.cli.test_cli import check_refused
 from lab.command_line import call, check_help_does_not_wait_for_pytorch, plain
 
@@ -69,7 +70,7 @@ def compared(rivals: Sequence[Rival], work: Work) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize("passes", [FORWARD, TRAINING])
-@pytest.mark.parametrize("score", FORMULAS)
+@by_pair("score", FORMULAS)
 @pytest.mark.parametrize("rival", [OURS, RIVALS["eager"], RIVALS["dot"]], ids=lambda r: r.name)
 def test_everybody_is_right(rival: Rival, score: str, passes: str) -> None:
     answer = prepared(rival, Work(SHAPE, score, passes))

@@ -20,6 +20,8 @@ from anyscore.lab.errors import InputError, RunFailure
 from anyscore.lab.trials import Outcome, Trial
 from lab.made_trials import made
 
+pytestmark = pytest.mark.sample
+
 SHARED = {"task": {"name": "made", "checksum": "ab12"}, "settings": {"epochs": 3}}
 TRIAL = Trial("even", 3, 0.002)
 
@@ -80,6 +82,7 @@ def _hold(folder: Path, ready: Any, leave: Any) -> None:
         leave.wait(60)
 
 
+@pytest.mark.slow
 def test_a_folder_at_work_is_refused_and_free_again_when_its_process_dies(tmp_path: Path) -> None:
     context = mp.get_context("spawn")
     ready, leave = context.Event(), context.Event()

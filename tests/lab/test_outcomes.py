@@ -15,6 +15,8 @@ from anyscore.lab.errors import InputError, TrialFailure
 from anyscore.lab.report.exports import export
 from anyscore.lab.session import rebuild
 
+pytestmark = pytest.mark.sample
+
 RIGHT = {"even": [1.0, 0.0, 1.0], "odd": [0.0, 1.0, 1.0]}
 
 

@@ -6,6 +6,8 @@ import pytest
 
 from anyscore.lab.phrases import counted, listed, visible
 
+pytestmark = pytest.mark.sample
+
 
 @pytest.mark.parametrize(
     ("number", "noun", "text"),

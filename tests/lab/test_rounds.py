@@ -17,6 +17,8 @@ from anyscore.lab.trials import Trial
 from anyscore.lab.verdict.judge import Measure, judge
 from lab.made_trials import made
 
+pytestmark = pytest.mark.sample
+
 EXACT = Measure("exact_match", "exact match")
 
 

@@ -14,6 +14,8 @@ import pytest
 from anyscore.lab.errors import InputError, RunFailure
 from anyscore.lab.run_folder import new_folder, write_whole
 
+pytestmark = pytest.mark.sample
+
 
 def raising(number: int) -> Callable[..., None]:
     def fail(*_: Any) -> None:

@@ -14,6 +14,8 @@ import torch
 from anyscore.lab import Outcome, compare
 from anyscore.lab.errors import InputError, TrialFailure
 
+pytestmark = pytest.mark.sample
+
 QUALITY = {"good": 0.9, "bad": 0.5, "twin": 0.9}
 
 
@@ -40,6 +42,7 @@ def test_the_verdict_and_its_files(tmp_path: Path) -> None:
     assert "good beats bad by" in re.sub("</?(b|bdi)>", "", page)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_more_seeds_and_scores_add_to_it(tmp_path: Path, jobs: int) -> None:
     called: list[Any] = []

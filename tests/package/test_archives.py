@@ -15,10 +15,10 @@ import zipfile
 from importlib import metadata
 from pathlib import Path
 
-import nanobind
 import pytest
 
 from anyscore.kernels import cpu
+from helpers import machine
 from package.wheels import PIP, ROOT, SMOKE, backend, installed, run, sources, wheel_of
 
 pytestmark = [
@@ -29,6 +29,7 @@ pytestmark = [
 SDIST = """
 import sys
 import anyscore_build
+from helpers import machine
 print(anyscore_build.build_sdist(sys.argv[1]))
 """
 
@@ -181,6 +182,7 @@ def test_a_wheel_has_the_notices_of_others(wheel: Path) -> None:
     assert [x for x in names if "third_party" in x] == []
     (licence,) = (x for x in metadata.files("nanobind") or () if x.name == "LICENSE")
     assert licence.read_text().strip() in text
-    header = Path(nanobind.__file__).parent / "ext/robin_map/include/tsl/robin_map.h"
+    nanobind = Path(machine.package("nanobind").__file__).parent
+    header = nanobind / "ext/robin_map/include/tsl/robin_map.h"
     lines = header.read_text(encoding="utf-8").partition("*/")[0].splitlines()[1:-1]
     assert "\n".join(line.removeprefix(" *").removeprefix(" ") for line in lines).strip() in text

@@ -12,6 +12,8 @@ import pytest
 import anyscore
 from helpers.hang import HANG
 
+pytestmark = pytest.mark.sample
+
 FRAMEWORKS = {"torch", "torch._dynamo", "jax", "flax", "tensorflow", "keras", "mxnet"}
 """Frameworks, and PyTorch's compiler: its import takes as long as PyTorch's."""
 HEAVY = FRAMEWORKS | {"matplotlib", "rich", "sympy", "typer"}
@@ -56,6 +58,7 @@ def heavy_modules_after(*steps: str) -> list[set[str]]:
     return [modules & HEAVY for modules in said]
 
 
+@pytest.mark.slow
 def test_these_tests_can_fail() -> None:
     """These tests see imports, also inside a package, such as `import torch` in anyscore."""
     found = heavy_modules_after("import anyscore", "import rich", "import matplotlib")

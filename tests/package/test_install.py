@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import re
-import shutil
 import sys
 from pathlib import Path
 from sysconfig import get_path
@@ -13,6 +11,7 @@ import pytest
 
 from anyscore.kernels import cpu
 from core.cpp import build
+from helpers import machine
 from package.wheels import ROOT, SMOKE, installed, run, sources, wheel_of
 
 WITHOUT = """
@@ -28,11 +27,9 @@ assert anyscore.attention(x, x, x, score=anyscore.Gaussian()).shape == (2, 3, 5)
 """
 
 
-@pytest.mark.skipif(
-    shutil.which(os.environ.get("CXX") or "c++") is None, reason="there is no C++ compiler"
-)
 def test_where_there_is_a_compiler_there_is_a_core() -> None:
     """With a compiler the core is built; an installation would also end without the core."""
+    machine.compiler()
     assert cpu.problem() is None
 
 

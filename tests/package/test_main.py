@@ -5,7 +5,10 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.sample
 
+
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", ["typer", "torch", "rich"])
 def test_what_to_install_is_said_in_one_line(missing: str) -> None:
     code = (

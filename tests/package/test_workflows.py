@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import re
 import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 import yaml
 
 import anyscore
-from package.wheels import ROOT
+from package.wheels import ROOT, load, run
 
 FOLDER = ROOT / ".github"
 WORKFLOWS = sorted((FOLDER / "workflows").glob("*.yml"))
@@ -34,11 +36,67 @@ def commands(path: Path) -> Iterator[str]:
         for step in (x for x in job.get("steps", []) if "run" in x):
             names = step.get("env", {})
             found = {
-                name: re.fullmatch(r"\$\{\{ matrix\.(\w+) \}\}", x) for name, x in names.items()
+                name: re.fullmatch(r"\$\{\{ matrix\.(\w+) \}\}", str(x))
+                for name, x in names.items()
             }
             values = [(name, x) for name, m in found.items() if m for x in matrix[m[1]]]
             for name, value in values or [("", "")]:
                 yield step["run"].replace(f"${name}", value) if name else step["run"]
+
+
+def lists() -> dict[str, list[str]]:
+    """Return the lists of words in the Makefile."""
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    found = {
+        name: words.replace("\\\n", " ").split()
+        for name, words in re.findall(r"^(\w+) := ((?:.*\\\n)*.*)", text, re.M)
+    }
+    found["PHONY"] = " ".join(re.findall(r"^\.PHONY: (.*)", text, re.M)).split()
+    found["TARGETS"] = [
+        y for x in found["TARGETS"] for y in (found["KERAS"] if x == "$(KERAS)" else [x])
+    ]
+    return found
+
+
+jobs = load(FOLDER / "jobs.py")
+
+
+def test_jobs_have_the_targets_of_the_daily_tests() -> None:
+    targets = [x for names in jobs.JOBS.values() for x in names.split()]
+    assert sorted(targets) == sorted(lists()["TARGETS"])
+
+
+@pytest.mark.parametrize(
+    ("file", "concerned"),
+    [
+        ("src/anyscore/mxnet/attention.py", ["MXNet"]),
+        ("tests/frameworks/keras/test_layers.py", ["TensorFlow and Keras"]),
+        ("src/anyscore/lab/verdict/judge.py", ["laboratory and pages"]),
+        ("README.md", ["NumPy and the core", "laboratory and pages"]),
+        ("src/anyscore/score/hidden.py", list(jobs.JOBS)),
+        ("csrc/simd/gemm.h", list(jobs.JOBS)),
+        ("constraints.txt", list(jobs.JOBS)),
+    ],
+)
+def test_a_change_runs_the_jobs_that_it_concerns(file: str, concerned: list[str]) -> None:
+    assert jobs.concerned([file]) == concerned
+    assert set(jobs.concerned([file, "tests/frameworks/mxnet/test_calls.py"])) == {
+        *concerned,
+        "MXNet",
+    }
+
+
+def test_each_pattern_of_a_file_has_files_and_jobs() -> None:
+    files = [str(path.relative_to(ROOT)) for path in ROOT.glob("[!.]*/**/*.*")]
+    for pattern, names in jobs.CONCERNS:
+        assert set(names.split("|")) <= set(jobs.JOBS)
+        assert any(re.match(pattern, file) for file in files), pattern
+
+
+def test_without_a_base_all_jobs_run() -> None:
+    for arguments in ([], ["0" * 40], ["no-such-commit"]):
+        printed = run(sys.executable, FOLDER / "jobs.py", *arguments, folder=ROOT)
+        assert [x["name"] for x in json.loads(printed)] == list(jobs.JOBS)
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda x: x.name)
@@ -62,18 +120,28 @@ def test_actions_are_pinned_and_permissions_are_few(path: Path) -> None:
 
 
 def test_commands_are_targets_that_exist() -> None:
-    asked = [x for path in WORKFLOWS for x in commands(path) if x.startswith("make ")]
+    asked = [x for path in WORKFLOWS for x in commands(path) if re.search(r"\bmake ", x)]
     targets = {
-        x.strip('"') for line in asked for x in line.split()[1:] if not x.startswith("PYTHON=")
+        x.strip('"')
+        for line in asked
+        for x in line.partition("make ")[2].partition(" PYTHON=")[0].split()
+        if x not in ("--keep-going", "$TARGETS")
     }
-    expected = {"lint", "types", "test-daily", "test-all", "site", "sdist", "oldest-torch"}
-    assert targets >= expected | {"oldest-jax", "oldest-tensorflow"}
-    text = (ROOT / "Makefile").read_text(encoding="utf-8")
-    lists = dict(re.findall(r"^(\w+) := (.*(?:\\\n.*)*)", text, re.M))
-    known = set(" ".join(re.findall(r"^\.PHONY: (.*)", text, re.M)).split())
-    known |= set(" ".join(lists[x] for x in ("BOTH", "OTHERS")).split())
-    known |= {f"oldest-{name}" for name in lists["OLDEST"].split()}
-    assert targets <= known
+    known = lists()
+    oldest = {f"oldest-{name}" for name in known["OLDEST"]}
+    expected = {"check", "demo", "test", "test-all", "site", "sdist", *oldest}
+    assert targets == expected
+    assert targets <= {*known["PHONY"], *known["TARGETS"], *oldest}
+
+
+def test_readme_s_commands_run_first_on_a_bare_machine() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    written = [x.strip() for x in re.findall(r"^(make [\w-]+) +#", readme, re.M)]
+    assert written == ["make demo", "make test"]
+    script = (ROOT / ".ci" / "run").read_text(encoding="utf-8")
+    (loop,) = re.findall(r"^for command in (.*); do", script, re.M)
+    assert re.findall(r'"(.*?)"', loop) == written
+    assert script.index("for command in") < script.index("make test-daily")
 
 
 def test_a_release_has_all_wheels() -> None:

@@ -11,6 +11,7 @@ import venv
 from pathlib import Path
 from types import ModuleType
 
+from helpers import machine
 from helpers.checkout import copied
 from helpers.hang import HANG
 
@@ -29,15 +30,20 @@ def run(*command: str | Path, folder: Path | None = None, env: dict[str, str] | 
     return done.stdout
 
 
-def backend() -> ModuleType:
-    """Return the module of the build backend."""
-    path = ROOT / "build_system" / "anyscore_build.py"
-    spec = importlib.util.spec_from_file_location("anyscore_build", path)
+def load(path: Path) -> ModuleType:
+    """Return a script of the checkout as a module."""
+    spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module
+
+
+def backend() -> ModuleType:
+    """Return the module of the build backend."""
+    machine.package("scikit_build_core")
+    return load(ROOT / "build_system" / "anyscore_build.py")
 
 
 def sources(folder: Path) -> Path:

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 from matplotlib import image
-from playwright.sync_api import Page, expect
 
 from anyscore.plot.heatmaps import explore
 from anyscore.plot.recording import Recording
+from helpers.browser import Page, expect
 from lab.report.test_browser import DESKTOP, PHONE, colour, complaints, width
 from page_examples import page as examples
 

@@ -19,6 +19,8 @@ from anyscore.plot.heatmaps import explore
 from anyscore.plot.recording import Recording
 from anyscore.torch import MultiHeadAttention, SelfAttention
 
+pytestmark = pytest.mark.sample
+
 
 def weights(*shape: int) -> np.ndarray[Any, Any]:
     x = np.random.default_rng(0).exponential(size=shape) ** 3

@@ -13,6 +13,8 @@ import torch
 
 from anyscore.plot.heatmaps import show_heatmaps
 
+pytestmark = pytest.mark.sample
+
 
 def panels(figure: Any) -> list[Any]:
     """Return the heatmaps of a figure, without the colour bar."""

@@ -68,6 +68,7 @@ class TerminalWatcher(_Bar, Watcher):
         self.folder, self.lines, self.steps = folder, lines, steps
         self.searching = 0
         self.done: dict[Trial, float] = {}
+        self.minutes: float | None = None
 
     def searches(self, scores: Sequence[str], trainings: int) -> None:
         """Announce the searches, and start the progress bar."""
@@ -111,6 +112,7 @@ class TerminalWatcher(_Bar, Watcher):
             self.line(f"Folder: {self.folder}; the same command continues a run that was stopped")
         self.line("Ctrl-C stops early and reports the finished trials.\n")
         self.done.clear()
+        self.minutes = plan.minutes
         self.progress.reset(self.task, total=self.steps * (len(trials) - finished))
         if finished < len(trials):
             self.progress.start()
@@ -130,9 +132,7 @@ class TerminalWatcher(_Bar, Watcher):
         elif event.kind == "finished":
             self.line(f"{name} done")
             self.done[event.trial] = steps
-        self.progress.update(
-            self.task, completed=sum(self.done.values()), description=visible(event.trial.score)
-        )
+        self.advance(sum(self.done.values()), visible(event.trial.score), self.minutes)
 
     def verdict(self, verdict: dict[str, Any]) -> None:
         """Print the standings and the first sentence after a round."""

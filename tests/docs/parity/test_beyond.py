@@ -10,13 +10,14 @@ import torch
 
 from helpers import oracle
 from helpers.budget import EPS
+from helpers.by_pair import by_pair
 from parity import beyond, textbook
 from parity.extras import EXTRAS
 from parity.logits import logits
 from parity.rows import ROWS, Row, attended, clean, kept, upstream
 
 LENGTHS = [row for row in ROWS if row[3] and row[1:3] == ("heads", "lengths")]
-each = pytest.mark.parametrize("row", LENGTHS, ids="-".join)
+each = by_pair("row", LENGTHS, ids="-".join)
 
 
 @each

@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from helpers.by_pair import by_pair
 from helpers.cases import MASKS, SCORES, WIDE
 from parity import expected
 from parity.age import age, lacking, newest
@@ -34,7 +35,7 @@ SOME: list[Row] = [
 ROW = SOME[0]
 
 
-@pytest.mark.parametrize("row", SOME, ids="-".join)
+@by_pair("row", SOME, ids="-".join)
 @pytest.mark.parametrize("framework", [Framework, Torch])
 def test_cells_are_within_budget(framework: type[Framework], row: Row) -> None:
     for dtype in ("float32", "float64", "float16"):

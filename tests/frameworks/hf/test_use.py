@@ -20,6 +20,8 @@ from transformers import (
 
 from anyscore import Additive, ScaledDot, attention, record
 from anyscore.hf import attention_layers, load, use
+from helpers import machine
+from helpers.by_pair import by_pair
 from helpers.hf_models import CAUSAL, MODELS, WORDS, inputs_of, model_of, padding
 from helpers.table_scores import TABLE
 
@@ -45,7 +47,7 @@ def test_parameters_are_of_the_model(name: str) -> None:
     assert all(p.grad is not None and p.grad.norm() > 0 for p in of_scores.values())
 
 
-@pytest.mark.parametrize("score", [name for name, row in TABLE.items() if not row.of_both])
+@by_pair("score", [name for name, row in TABLE.items() if not row.of_both])
 def test_every_score_by_name(score: str) -> None:
     model = use(model_of("llama"), score, [1])
     logits = model(**inputs_of("llama", padding("before"))).logits
@@ -251,7 +253,7 @@ def test_wrapped_models() -> None:
     for around, inner in ((nn.DataParallel(model), "module"), (compiled, "_orig_mod")):
         with pytest.raises(TypeError, match=rf"around a model of transformers: give model.{inner}"):
             use(around, "additive")
-    peft = pytest.importorskip("peft")
+    peft = machine.package("peft")
     tuned = peft.get_peft_model(model, peft.LoraConfig(target_modules=["q_proj"]))
     with pytest.raises(TypeError, match=r"PeftModel .*: give model.get_base_model\(\)"):
         use(tuned, "additive")

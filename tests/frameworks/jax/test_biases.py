@@ -9,11 +9,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 import anyscore.jax as layers
 from anyscore import ALiBi, Relative, attention
-from anyscore.jax import nnx as modules
+from helpers import machine
 from helpers.bias_layers import (
     LAYERS,
     LENGTHS,
@@ -26,14 +25,18 @@ from helpers.bias_layers import (
     of,
     slope,
 )
+from helpers.by_pair import by_pair
 from helpers.wrong_biases import TABLE
 from helpers.wrong_calls import given
+
+nnx = pytest.importorskip("flax.nnx", reason=machine.lacks("flax"))
+modules = pytest.importorskip("anyscore.jax.nnx")
 
 KEY = jax.random.key(0)
 X = jax.random.normal(KEY, (2, 2, 5, 4))
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@by_pair("name", LAYERS)
 def test_values_weights_and_slopes(name: str) -> None:
     """Biases may be NumPy arrays, and JAX arrays under transformations."""
     layer, xs, arrays = make(layers, name), inputs(name), drawn(name)

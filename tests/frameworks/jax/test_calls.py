@@ -19,6 +19,8 @@ from anyscore.ops import load
 from helpers.samples import PAIRS as ONE_OF_EACH
 from helpers.samples import make_score, normal
 
+pytestmark = pytest.mark.sample
+
 B, T_Q, T_K, D, D_V = 3, 4, 6, 5, 2
 LENGTHS = np.array([0, 2, 6])
 PAIRS = pytest.mark.parametrize("name", ["Cosine", "Gaussian", "Laplace", "Additive", "GATv2"])

@@ -8,11 +8,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import flax.serialization
 import jax
 import jax.numpy as jnp
 import numpy as np
-import orbax.checkpoint
 import pytest
 from jax import export
 
@@ -33,7 +31,11 @@ from anyscore import (
     make_cache,
     prepare_keys,
 )
+from helpers import machine
 from helpers.samples import normal
+
+serialization = pytest.importorskip("flax.serialization", reason=machine.lacks("flax"))
+checkpoint = pytest.importorskip("orbax.checkpoint", reason=machine.lacks("orbax"))
 
 X = jnp.asarray(normal(2, 5, 4))
 KEEP = jnp.tril(jnp.ones((5, 5), bool))
@@ -58,13 +60,13 @@ OBJECTS: dict[str, Callable[[], Any]] = {
 
 
 def by_flax(made: Any, folder: Path) -> Any:
-    written = flax.serialization.to_bytes({"made": made})
+    written = serialization.to_bytes({"made": made})
     empty = jax.tree.map(jnp.zeros_like, made)
-    return flax.serialization.from_bytes({"made": empty}, written)["made"]
+    return serialization.from_bytes({"made": empty}, written)["made"]
 
 
 def by_orbax(made: Any, folder: Path) -> Any:
-    with orbax.checkpoint.StandardCheckpointer() as files:
+    with checkpoint.StandardCheckpointer() as files:
         files.save(folder / "made", {"made": made})
         files.wait_until_finished()
         return files.restore(folder / "made", {"made": made})["made"]
@@ -112,6 +114,6 @@ def test_none_may_stand_for_what_they_hold(name: str) -> None:
 
 
 def test_other_fields_than_the_target_has() -> None:
-    written = flax.serialization.to_bytes(Lengths(X[0, 0]))
+    written = serialization.to_bytes(Lengths(X[0, 0]))
     with pytest.raises(ValueError, match="the file has n of a Keys, expected keep"):
-        flax.serialization.from_bytes(Keys(X[0, 0]), written)
+        serialization.from_bytes(Keys(X[0, 0]), written)

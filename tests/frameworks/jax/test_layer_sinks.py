@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from flax import nnx
 
 import anyscore.jax as layers
 import anyscore.torch as torch_layers
 from anyscore import Gaussian
-from anyscore.jax import nnx as modules
+from helpers import machine
+from helpers.by_pair import by_pair
 from helpers.sink_layers import (
     FIXED,
     LAYERS,
@@ -27,10 +27,13 @@ from helpers.sink_layers import (
     sink_of,
 )
 
+nnx = pytest.importorskip("flax.nnx", reason=machine.lacks("flax"))
+modules = pytest.importorskip("anyscore.jax.nnx")
+
 KEY = jax.random.key(0)
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@by_pair("name", LAYERS)
 def test_a_learned_sink(name: str) -> None:
     """A learned sink gives the expected values, here and in PyTorch's layer, and has a gradient."""
     layer, arrays = make(layers, name), inputs(name)
@@ -57,7 +60,7 @@ def test_a_learned_sink(name: str) -> None:
 
 
 @pytest.mark.parametrize("sink", FIXED)
-@pytest.mark.parametrize("name", LAYERS)
+@by_pair("name", LAYERS)
 def test_a_fixed_sink(name: str, sink: float) -> None:
     layer, arrays = make(layers, name, sink), inputs(name)
     params = layer.init(KEY, *arrays)

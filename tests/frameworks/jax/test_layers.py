@@ -9,13 +9,16 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
-from flax import nnx
 
 import anyscore.jax as layers
 import anyscore.torch as torch_layers
 from anyscore import Additive, Causal
-from anyscore.jax import nnx as modules
+from helpers import machine
+from helpers.by_pair import by_pair
 from helpers.samples import normal, old_name
+
+nnx = pytest.importorskip("flax.nnx", reason=machine.lacks("flax"))
+modules = pytest.importorskip("anyscore.jax.nnx")
 
 KEY = jax.random.key(0)
 B, T_Q, T_K = 2, 3, 10
@@ -33,7 +36,7 @@ MADE: dict[str, tuple[str, tuple[Any, ...], dict[str, Any], list[int]]] = {
     "bare": ("MultiHeadAttention", (8, 2), BARE, [8, 3, 8]),
     "self": ("SelfAttention", (6, 4), {"score": "laplace", "project_output": True}, [6]),
 }  # fmt: skip
-each_layer = pytest.mark.parametrize("name", MADE)
+each_layer = by_pair("name", MADE)
 
 
 def inputs(name: str) -> list[np.ndarray]:

@@ -9,27 +9,30 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 
 from anyscore import Gaussian, Lengths, Score, attention, log_sum_exp, log_weights, plan, scores
 from anyscore.jax import Attention
-from anyscore.jax import nnx as nnx_layers
 from anyscore.kernels.pallas import attention as pallas
+from helpers import machine
+from helpers.by_pair import by_pair
 from helpers.cases import case
 from helpers.matrix_rows import MATRIX_ROWS, SLOPES, check_matrix, projection
 from helpers.matrix_slopes import KINDS, check_slopes
 from helpers.table_rows import Row, keep
 
+nnx = pytest.importorskip("flax.nnx", reason=machine.lacks("flax"))
+nnx_layers = pytest.importorskip("anyscore.jax.nnx")
+
 FEW = [row for i, row in enumerate(MATRIX_ROWS) if i % 4 == 0]
 FEW_SLOPES = [(row, [*KINDS][i % 3]) for i, row in enumerate(SLOPES) if i % 2 == 0]
 
 
-@pytest.mark.parametrize("row", FEW, ids="-".join)
+@by_pair("row", FEW, ids="-".join)
 def test_values(row: Row) -> None:
     check_matrix(row, "float32", jnp.asarray, jnp.asarray, np.asarray)
 
 
-@pytest.mark.parametrize("row", FEW[::5], ids="-".join)
+@by_pair("row", FEW[::5], ids="-".join)
 def test_values_by_pallas(row: Row, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pallas, "INTERPRET", True)
     check_matrix(row, "float32", jnp.asarray, jnp.asarray, np.asarray)
@@ -54,12 +57,12 @@ def slopes(row: Row, kind: str, **options: Any) -> dict[str, np.ndarray]:
     return {name: np.asarray(x) for name, x in jax.jit(jax.grad(total))(inputs).items()}
 
 
-@pytest.mark.parametrize(("row", "kind"), FEW_SLOPES, ids=str)
+@by_pair(("row", "kind"), FEW_SLOPES, ids=str)
 def test_gradients(row: Row, kind: str) -> None:
     check_slopes(row, kind, slopes(row, kind))
 
 
-@pytest.mark.parametrize(("row", "kind"), FEW_SLOPES[::4], ids=str)
+@by_pair(("row", "kind"), FEW_SLOPES[::4], ids=str)
 def test_gradients_by_pallas(row: Row, kind: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pallas, "INTERPRET", True)
     check_slopes(row, kind, slopes(row, kind))

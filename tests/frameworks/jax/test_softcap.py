@@ -5,16 +5,19 @@ from __future__ import annotations
 import jax
 import numpy as np
 import pytest
-from flax import nnx
 
 import anyscore.jax as layers
-from anyscore.jax import nnx as modules
+from helpers import machine
+from helpers.by_pair import by_pair
 from helpers.softcap_layers import LAYERS, LENGTHS, expected, inputs, make
+
+nnx = pytest.importorskip("flax.nnx", reason=machine.lacks("flax"))
+modules = pytest.importorskip("anyscore.jax.nnx")
 
 KEY = jax.random.key(0)
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@by_pair("name", LAYERS)
 def test_scores_are_capped(name: str) -> None:
     layer, arrays = make(layers, name), inputs(name)
     (output, weights), params = layer.init_with_output(KEY, *arrays, valid_lens=LENGTHS)

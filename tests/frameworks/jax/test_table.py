@@ -18,9 +18,12 @@ import pytest
 from anyscore import Additive, Score, attention, log_weights, scores
 from helpers import far_rows, plain
 from helpers.budget import assert_gradients_within_budget, assert_within_budget
+from helpers.by_pair import by_pair
 from helpers.cases import MASKS, SCORES, case
 from helpers.gradient_rows import exact_gradients, projections, terms
 from helpers.table_rows import exact, keep
+
+pytestmark = pytest.mark.sample
 
 FEW = ("none", "lengths", "boolean_full", "four")
 MASKS_OF = {score: [FEW[n % len(FEW)]] for n, score in enumerate(SCORES)}
@@ -38,7 +41,7 @@ def _as_users_compile() -> Iterator[None]:
     jax.config.update("jax_disable_most_optimizations", True)
 
 
-@pytest.mark.parametrize("score", SCORES)
+@by_pair("score", SCORES)
 def test_values(score: str) -> None:
     for mask in MASKS_OF[score]:
         row = (score, "heads", mask)
@@ -56,7 +59,7 @@ def test_values(score: str) -> None:
             assert_within_budget(x, want, simple, str(row), "float32")
 
 
-@pytest.mark.parametrize(
+@by_pair(
     ("score", "dtype"),
     [
         *((score, np.float64) for score in SCORES),

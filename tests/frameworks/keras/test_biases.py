@@ -14,6 +14,7 @@ import anyscore.keras as layers
 from anyscore import ALiBi, Relative
 from frameworks.keras.arrays import numpy
 from helpers.bias_layers import LAYERS, LENGTHS, drawn, expected, inputs, make, of
+from helpers.by_pair import by_pair
 from helpers.wrong_biases import TABLE
 from helpers.wrong_calls import given
 
@@ -22,7 +23,7 @@ def tensors(arrays: Any) -> list[Any]:
     return [keras.ops.convert_to_tensor(x) for x in arrays]
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@by_pair("name", LAYERS)
 def test_values_and_weights(name: str) -> None:
     """Outputs, weights and scores have the biases, also biases of NumPy arrays."""
     layer, xs, arrays = make(layers, name), inputs(name), drawn(name)

@@ -18,8 +18,11 @@ from keras.src.testing import TestCase
 
 import anyscore.keras
 from anyscore import keras as layers
+from helpers.by_pair import by_pair
 from helpers.samples import normal
 from helpers.table_scores import TABLE
+
+pytestmark = pytest.mark.sample
 
 BACKEND = keras.backend.backend()
 D = 4
@@ -87,7 +90,7 @@ if BACKEND in TURNS:
 
 @pytest.mark.filterwarnings("ignore:`shuffle=True` was passed")
 @pytest.mark.filterwarnings("ignore:The model does not have any trainable weights")
-@pytest.mark.parametrize("name", RUN)
+@by_pair("name", RUN)
 def test_the_layer_test_of_keras(name: str) -> None:
     """Configs, builds, symbols, eager calls, a step of training and mixed precision pass."""
     layer, arguments, shape, expected = ROWS[name]

@@ -17,6 +17,7 @@ from anyscore import keras as layers
 from anyscore.functional.attention import plan
 from anyscore.score.factors import Factors
 from anyscore.score.pairs import PRODUCT
+from helpers.by_pair import by_pair
 from helpers.hang import HANG
 from helpers.samples import normal
 from helpers.table_scores import TABLE
@@ -57,7 +58,7 @@ def test_the_seeds_examples() -> None:
         near(weights.sum(-1), np.ones((2, 1)))
 
 
-@pytest.mark.parametrize("name", TABLE)
+@by_pair("name", TABLE)
 def test_layers_of_all_scores(name: str) -> None:
     layer = layers.Attention(name, **({"hidden": 6} if TABLE[name].hidden else {}))
     output = layer(*arrays(), valid_lens=[2, 4])

@@ -13,6 +13,7 @@ import torch
 import anyscore.torch
 from anyscore import Additive, Causal, Gaussian
 from anyscore import keras as layers
+from helpers.by_pair import by_pair
 from helpers.samples import normal, old_name
 
 BACKEND = keras.backend.backend()
@@ -83,7 +84,7 @@ def test_training_is_reproducible() -> None:
         assert np.array_equal(x, y)
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@by_pair("name", MAKERS)
 def test_saved_and_loaded(name: str, tmp_path: Path) -> None:
     before = model(MAKERS[name]())
     expected = numpy(before(data()))
@@ -96,7 +97,7 @@ def test_saved_and_loaded(name: str, tmp_path: Path) -> None:
     np.testing.assert_array_equal(numpy(again(data())), expected)
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@by_pair("name", MAKERS)
 def test_config(name: str) -> None:
     layer = MAKERS[name]()
     config = layer.get_config()
@@ -155,7 +156,7 @@ TWINS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", TWINS)
+@by_pair("name", TWINS)
 def test_parameters_of_pytorch(name: str) -> None:
     """Parameters go both ways under the same names; the layers then compute the same."""
     make, count = TWINS[name]

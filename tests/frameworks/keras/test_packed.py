@@ -11,6 +11,7 @@ import pytest
 
 from anyscore import Sequences
 from anyscore.keras import Attention, MultiHeadAttention, SelfAttention
+from helpers import machine
 from helpers.samples import normal
 
 BACKEND = keras.backend.backend()
@@ -25,7 +26,7 @@ def packed(strided: bool = False) -> Any:
 
         parts = [torch.tensor(X[a:b]) for a, b in pairwise(OFFSETS)]
         return torch.nested.nested_tensor(parts, layout=None if strided else torch.jagged)
-    tf = pytest.importorskip("tensorflow")
+    tf = machine.package("tensorflow")
     return tf.RaggedTensor.from_row_splits(X, OFFSETS)
 
 

@@ -11,6 +11,7 @@ import pytest
 
 from anyscore import keras as layers
 from frameworks.keras.arrays import D_V, KEEP, PAIRS, QUERIES, D, arrays, near, numpy
+from helpers.by_pair import by_pair
 
 BACKEND = keras.backend.backend()
 
@@ -24,7 +25,7 @@ MAKERS: dict[str, Any] = {
 }
 
 
-@pytest.mark.parametrize("name", MAKERS)
+@by_pair("name", MAKERS)
 def test_names_of_keras(name: str) -> None:
     query, key, value = arrays()
     layer = MAKERS[name]()

@@ -11,6 +11,7 @@ import pytest
 
 from anyscore.keras import MultiHeadAttention, replace
 from anyscore.score import SCORES
+from helpers.by_pair import by_pair
 from helpers.samples import normal
 
 B, T, S, D = 3, 5, 7, 8
@@ -46,7 +47,7 @@ def test_with_scaled_dot_products_it_computes_the_same(options: dict[str, Any]) 
     assert not any(isinstance(x, keras.layers.MultiHeadAttention) for x in ours._flatten_layers())
 
 
-@pytest.mark.parametrize("score", SCORES)
+@by_pair("score", SCORES)
 def test_every_score(score: str) -> None:
     assert np.isfinite(replace(model_of(), score).predict(INPUTS)).all()
 

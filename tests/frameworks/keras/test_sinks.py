@@ -13,6 +13,7 @@ import torch
 import anyscore.keras as layers
 import anyscore.torch as torch_layers
 from anyscore import Gaussian
+from helpers.by_pair import by_pair
 from helpers.sink_layers import (
     FIXED,
     LAYERS,
@@ -30,7 +31,7 @@ def numbers(x: object) -> np.ndarray:
     return np.asarray(keras.ops.convert_to_numpy(x))
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@by_pair("name", LAYERS)
 def test_a_learned_sink(name: str) -> None:
     """A learned sink gives the expected values, also in a layer from the config and in PyTorch."""
     layer, arrays = make(layers, name), inputs(name)
@@ -51,7 +52,7 @@ def test_a_learned_sink(name: str) -> None:
 
 
 @pytest.mark.parametrize("sink", FIXED)
-@pytest.mark.parametrize("name", LAYERS)
+@by_pair("name", LAYERS)
 def test_a_fixed_sink(name: str, sink: float) -> None:
     layer, arrays = make(layers, name, sink), inputs(name)
     again = type(layer).from_config(layer.get_config())

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 import anyscore.keras as layers
+from helpers.by_pair import by_pair
 from helpers.softcap_layers import CAP, LAYERS, LENGTHS, expected, inputs, make
 
 
@@ -16,7 +17,7 @@ def numbers(x: object) -> np.ndarray:
     return np.asarray(keras.ops.convert_to_numpy(x))
 
 
-@pytest.mark.parametrize("name", LAYERS)
+@by_pair("name", LAYERS)
 def test_scores_are_capped_and_configs_keep_the_cap(name: str) -> None:
     layer, arrays = make(layers, name), inputs(name)
     output = layer(*arrays, valid_lens=LENGTHS)

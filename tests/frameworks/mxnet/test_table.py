@@ -11,8 +11,9 @@ from anyscore import attention
 from frameworks.mxnet.arrays import numbers, to
 from helpers import plain
 from helpers.budget import assert_within_budget
+from helpers.by_pair import by_pair
 from helpers.cases import SCORES, case
-from helpers.table_rows import ROWS, dealt, each_hand, exact, keep
+from helpers.table_rows import ROWS, dealt, exact, keep, modes_and_scores
 
 pytestmark = pytest.mark.usefixtures("np_mode")
 
@@ -54,7 +55,7 @@ HANDS["float64 auto"] = [
 ]
 
 
-@each_hand(HANDS)
+@by_pair(("mode", "score"), modes_and_scores(HANDS), score=1)
 def test_values(mode: str, score: str) -> None:
     for row in HANDS[mode]:
         if row[0] == score:

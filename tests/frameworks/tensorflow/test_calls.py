@@ -16,6 +16,7 @@ from anyscore import Additive, Causal, Keys, Lengths, Score, attention, prepare_
 from anyscore.functional.attention import plan
 from anyscore.modifiers.dropout import philox
 from anyscore.ops import framework, load
+from helpers.by_pair import by_pair
 from helpers.hang import HANG
 from helpers.samples import NAMES, PAIRS, make_score, normal
 
@@ -37,7 +38,7 @@ def tensor_score(name: str) -> Score:
 
 
 @IMPLS
-@pytest.mark.parametrize("name", NAMES)
+@by_pair("name", NAMES)
 def test_second_derivatives(name: str, impl: str) -> None:
     """Second derivatives of a masked call with dropout agree with differences, for all inputs."""
     given, score = tensors(), tensor_score(name)
@@ -132,7 +133,7 @@ def test_persistent_tapes_and_jacobians(impl: str) -> None:
 
 
 @IMPLS
-@pytest.mark.parametrize("name", NAMES)
+@by_pair("name", NAMES)
 def test_nan_in_padding_reaches_nothing(name: str, impl: str) -> None:
     """NaN in padding reaches no result, no row without keys and no gradient of parameters."""
     query, key, value = arrays("float32")

@@ -9,6 +9,7 @@ import pytest
 import tensorflow as tf
 
 from anyscore import Causal, attention, log_sum_exp, plan, scores
+from helpers.by_pair import by_pair
 from helpers.samples import NAMES, WIDTH, make_score, normal
 
 QUERIES, KEYS, WIDTH_VALUE = [3, 0, 30, 1], [5, 2, 17, 3], 6
@@ -35,7 +36,7 @@ def flat(outputs: list[Any]) -> Any:
     return tf.concat(parts, 0)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@by_pair("name", NAMES)
 def test_every_score_is_that_of_each_sequence(name: str) -> None:
     score = make_score(name).map(tf.constant)
     query, key, value = inputs()

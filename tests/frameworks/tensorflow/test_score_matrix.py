@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 
 from anyscore import Gaussian, Score, attention, log_weights, plan, scores
+from helpers.by_pair import by_pair
 from helpers.cases import case
 from helpers.matrix_rows import MATRIX_ROWS, SLOPES, check_matrix, projection
 from helpers.matrix_slopes import KINDS, check_slopes
@@ -19,13 +20,13 @@ FEW = [row for i, row in enumerate(MATRIX_ROWS) if i % 2 == 0]
 FEW_SLOPES = [(row, [*KINDS][i % 3]) for i, row in enumerate(SLOPES)]
 
 
-@pytest.mark.parametrize("row", [row for row in FEW if row[0] != "callable"], ids="-".join)
+@by_pair("row", [row for row in FEW if row[0] != "callable"], ids="-".join)
 def test_values(row: Row) -> None:
     to = partial(tf.constant, dtype=tf.float32)
     check_matrix(row, "float32", to, tf.constant, np.asarray)
 
 
-@pytest.mark.parametrize(("row", "kind"), [x for x in FEW_SLOPES if x[0][0] != "callable"], ids=str)
+@by_pair(("row", "kind"), [x for x in FEW_SLOPES if x[0][0] != "callable"], ids=str)
 @pytest.mark.parametrize("in_function", [False, True])
 def test_gradients(row: Row, kind: str, in_function: bool) -> None:
     c = case(*row)

@@ -17,9 +17,12 @@ from anyscore import Additive, Score, attention, log_weights, scores
 from anyscore.functional.attention import plan
 from helpers import far_rows, plain
 from helpers.budget import assert_gradients_within_budget, assert_within_budget
+from helpers.by_pair import by_pair
 from helpers.cases import OPTIONS, SCORES, case
 from helpers.gradient_rows import exact_gradients, projections, terms
-from helpers.table_rows import ROWS, dealt, each_hand, exact, keep
+from helpers.table_rows import ROWS, dealt, exact, keep, modes_and_scores
+
+pytestmark = pytest.mark.sample
 
 Row = tuple[str, str, str]
 HANDS = dealt(
@@ -67,7 +70,7 @@ def same(row: Row, dtype: str) -> tuple[np.ndarray, ...]:
         return plain.attend(np, to(c.query), to(c.key), to(c.value), built, keep(*row[1:]))
 
 
-@each_hand(HANDS)
+@by_pair(("mode", "score"), modes_and_scores(HANDS), score=1)
 def test_values(mode: str, score: str) -> None:
     for row in HANDS[mode]:
         if row[0] == score:
@@ -106,7 +109,7 @@ GRADIENT_ROWS: list[Row] = [
 ]
 
 
-@pytest.mark.parametrize("row", GRADIENT_ROWS, ids="-".join)
+@by_pair("row", GRADIENT_ROWS, ids="-".join)
 @pytest.mark.parametrize(("dtype", "impl"), [("float64", "reference"), ("float32", "auto")])
 def test_gradients(row: Row, dtype: str, impl: str) -> None:
     """Gradients of output and log-sum-exp at once keep the budget, for all inputs."""
@@ -151,7 +154,7 @@ def same_gradients(row: Row, dtype: str) -> dict[str, torch.Tensor]:
     return dict(zip(inputs, found, strict=True))
 
 
-@pytest.mark.parametrize("score", SCORES)
+@by_pair("score", SCORES)
 def test_the_core_runs_all_scores(score: str) -> None:
     c = case(score, "heads", "four")
     tensors = [tf.constant(x) for x in (c.query, c.key, c.value)]

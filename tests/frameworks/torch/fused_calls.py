@@ -11,6 +11,7 @@ from torch import Tensor
 
 from anyscore import Causal, Interval, Keys, Lengths, attention
 from anyscore.kernels import cpu
+from helpers.by_pair import by_pair
 from helpers.samples import NAMES, normal
 from helpers.transformed import WARNINGS, torch_score
 
@@ -20,7 +21,7 @@ MARKS = [
 ]
 
 B, H, KV, T_Q, T_K, D, D_V = 2, 4, 2, 3, 7, 5, 2
-SCORES = pytest.mark.parametrize("name", NAMES)
+SCORES = by_pair("name", NAMES)
 MASKS: dict[str, Callable[[], Any]] = {
     "none": lambda: None,
     "lengths": lambda: Lengths(torch.tensor([4, 0])),

@@ -12,9 +12,12 @@ from torch import Tensor, nn
 
 from anyscore import Cosine, Gaussian, Lengths, attention, plan
 from anyscore.torch import Attention
+from helpers.by_pair import by_pair
 from helpers.samples import NAMES, PAIRS, leaves, make_score, normal
 
-SCORES = pytest.mark.parametrize("name", NAMES)
+pytestmark = pytest.mark.sample
+
+SCORES = by_pair("name", NAMES)
 ONE_OF_EACH_PAIR = pytest.mark.parametrize("name", PAIRS)
 LOW = [torch.bfloat16, torch.float16]
 

@@ -26,16 +26,17 @@ from helpers.bias_layers import (
     of,
     slope,
 )
+from helpers.by_pair import by_pair
 from helpers.transformed import WARNINGS
 from helpers.wrong_biases import TABLE
 from helpers.wrong_calls import given
 
-pytestmark = [pytest.mark.usefixtures("fresh_compiler"), *WARNINGS]
+pytestmark = [pytest.mark.sample, pytest.mark.usefixtures("fresh_compiler"), *WARNINGS]
 X = torch.randn(2, 2, 5, 4, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("impl", ["auto", "reference"])
-@pytest.mark.parametrize("name", LAYERS)
+@by_pair("name", LAYERS)
 def test_values_weights_and_slopes(name: str, impl: str) -> None:
     layer, xs, arrays = make(layers, name, impl=impl), inputs(name), drawn(name)
     tensors = [nn.Parameter(torch.tensor(x)) for x in arrays]
@@ -78,6 +79,7 @@ def test_a_table_that_is_trained() -> None:
     assert not torch.allclose(block(x), before, atol=1e-3)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("bias", objects(torch.tensor), ids=lambda bias: type(bias).__name__)
 def test_transforms_take_the_objects(bias: Any) -> None:
     def loss(bias: Any) -> Tensor:
@@ -121,6 +123,7 @@ def test_compiled_for_any_lengths() -> None:
         torch.testing.assert_close(*(torch.autograd.grad(y, table) for y in (found, want)))
 
 
+@pytest.mark.slow
 def test_layers_compiled_and_exported() -> None:
     layer, table = Attention("gaussian", d_q=4, d_k=4), torch.randn(2, 9)
     compiled = torch.compile(layer, fullgraph=True, backend="aot_eager")

@@ -28,7 +28,10 @@ from anyscore.torch import (
     masked_softmax,
 )
 from frameworks.torch.test_layers import score_of
+from helpers.by_pair import by_pair
 from helpers.table_scores import TABLE
+
+pytestmark = pytest.mark.sample
 
 KEYS = torch.ones(2, 10, 2)
 VALUES = torch.arange(40.0).reshape(1, 10, 4).repeat(2, 1, 1)
@@ -207,7 +210,8 @@ def test_the_variance_of_products(d: int) -> None:
     assert abs(seen[ScaledDot].mean().item()) < 0.1
 
 
-@pytest.mark.parametrize(
+@pytest.mark.slow
+@by_pair(
     ("name", "variance"),
     [(name, row.variance) for name, row in TABLE.items() if row.variance is not None],
 )

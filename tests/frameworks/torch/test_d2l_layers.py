@@ -41,6 +41,8 @@ from frameworks.torch.plain_layers import (
     scrambled,
 )
 
+pytestmark = pytest.mark.sample
+
 LENGTHS = torch.tensor([2, 6])
 
 

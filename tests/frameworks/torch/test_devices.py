@@ -24,6 +24,8 @@ from anyscore import (
 )
 from anyscore.torch import MultiHeadAttention, masked_softmax
 
+pytestmark = pytest.mark.sample
+
 X = torch.ones(1, 6, 4)
 META = {"device": "meta"}
 

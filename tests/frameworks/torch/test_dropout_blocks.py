@@ -19,7 +19,7 @@ from anyscore.ops import load
 from frameworks.torch.fused_calls import MARKS
 from helpers.dropout_blocks import ORIGINS, QUERIES, SEED, SETTINGS, Block, assert_drops, block
 
-pytestmark = MARKS
+pytestmark = [pytest.mark.sample, *MARKS]
 S = SETTINGS._replace(lead=list(SETTINGS.lead))
 ORIGIN = pytest.mark.parametrize("origin", ORIGINS)
 
@@ -74,6 +74,7 @@ def test_second_derivatives() -> None:
         torch.testing.assert_close(y, z, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 def test_compiled_once_for_all_origins() -> None:
     """The origin is a tensor: other numbers need no other graph."""
     counter = CompileCounterWithBackend("aot_eager")

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from anyscore import Edges, GATv2, attention
 
+pytestmark = pytest.mark.sample
+
 NODES = 40
 SOURCES = torch.randint(0, NODES, (2, 300), generator=torch.Generator().manual_seed(0))
 

@@ -12,6 +12,8 @@ from anyscore import Dot
 from anyscore.torch import Attention, MultiHeadAttention
 from frameworks.torch.test_layers import D_V, HIDDEN, T_Q, inputs, make
 
+pytestmark = pytest.mark.sample
+
 
 @pytest.mark.parametrize(
     ("score", "options", "words"),

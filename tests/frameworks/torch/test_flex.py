@@ -21,8 +21,11 @@ from anyscore import Additive, Euclidean, GATv2, Laplace, StudentT
 from anyscore.masks.objects import BooleanMask, Interval
 from anyscore.torch import flex_attention
 from anyscore.torch.flex import attention as module
+from helpers import machine
 from helpers.budget import BAND, EPS, assert_within_budget, size
 from helpers.flex import assert_same, eager, gradients, ours
+
+pytestmark = pytest.mark.sample
 
 B, H, KEY_HEADS, T_Q, T_K, D, D_V = 2, 4, 2, 13, 19, 5, 3
 LOW = -math.inf
@@ -214,9 +217,10 @@ for power in (2, 3, 2):
 """
 
 
+@pytest.mark.slow
 def test_functions_of_one_score_have_names_of_their_own() -> None:
     """JAX, once it is imported, knows each class of scores by its name."""
-    pytest.importorskip("jax")
+    machine.package("jax")
     done = subprocess.run([sys.executable, "-c", BESIDE_JAX], capture_output=True, text=True)
     assert not done.returncode, done.stderr
 
@@ -540,7 +544,6 @@ SCORES: dict[str, Callable[[Callable[..., Tensor]], anyscore.Score]] = {
 @pytest.mark.parametrize("mod", ["none", "ALiBi", "keys", "tanh softcap", "all of them",
                                  "softcap, then ALiBi", "keys and distances", "temperature",
                                  "square"])  # fmt: skip
-@pytest.mark.every_score
 @pytest.mark.parametrize("name", SCORES)
 def test_scores(name: str, mod: str) -> None:
     """A matrix of scores, changed by PyTorch, is the oracle; biases come after a root."""

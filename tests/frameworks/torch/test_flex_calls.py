@@ -33,7 +33,7 @@ class Request(NamedTuple):
 
 
 IN_MEMORY = pytest.mark.filterwarnings("ignore:score_mod is computed in memory:UserWarning")
-pytestmark = WARNINGS
+pytestmark = [pytest.mark.sample, *WARNINGS]
 
 
 def tensors(*shapes: tuple[int, ...]) -> list[Tensor]:
@@ -214,6 +214,7 @@ def most_entries(mod: Mod, mask: Any = None) -> int:
     return seen.entries // n
 
 
+@pytest.mark.slow
 @IN_MEMORY
 def test_no_matrix_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
     """ALiBi, a softcap, a learned temperature and intervals: memory for tokens alone."""

@@ -31,7 +31,7 @@ from frameworks.torch.fused_calls import (
 from helpers.samples import leaves, make_score, normal
 from helpers.transformed import autograd, same
 
-pytestmark = MARKS
+pytestmark = [pytest.mark.sample, *MARKS]
 
 
 def record(dtype: torch.dtype, dropout: float, biased: bool) -> tuple[Operands, Settings]:
@@ -122,6 +122,7 @@ def test_first_and_second_derivatives_are_the_definition_s(
         torch.testing.assert_close(x, y, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @DROPOUT
 @SCORES
 def test_gradcheck(name: str, dropout: float) -> None:

@@ -14,6 +14,9 @@ from torch import Tensor, nn
 from anyscore import Edges, attention
 from anyscore.torch import GATConv, GATv2Conv, TransformerConv
 from anyscore.torch.graphs.neighbours import _known
+from helpers import machine
+
+pytestmark = pytest.mark.sample
 
 NODES, TARGETS, WIDTH, CHANNELS = 12, 9, 5, 4
 
@@ -23,7 +26,7 @@ KINDS: tuple[Kind, ...] = GATConv, GATv2Conv, TransformerConv
 
 
 def theirs(kind: Kind) -> Any:
-    return getattr(pytest.importorskip("torch_geometric.nn"), kind.__name__)
+    return getattr(machine.package("torch_geometric.nn"), kind.__name__)
 
 
 def pairs(sources: int = NODES, targets: int = NODES) -> Tensor:
@@ -256,7 +259,7 @@ HETERO: dict[str, Any] = {
 @pytest.mark.parametrize("kind", KINDS)
 def test_to_hetero_is_refused(kind: Kind, transform: str) -> None:
     """The transform raises: for unknown layers, it would not add up results of edge types."""
-    theirs = pytest.importorskip("torch_geometric.nn")
+    theirs = machine.package("torch_geometric.nn")
     metadata = ["a", "b"], [("a", "to", "b"), ("b", "to", "b"), ("a", "to", "a")]
     with pytest.raises(TypeError, match=rf"{kind.__name__}, which is no Mess.*HeteroConv"):
         getattr(theirs, transform)(Wrapped(kind(4, 4)), metadata, **HETERO[transform])
@@ -264,7 +267,7 @@ def test_to_hetero_is_refused(kind: Kind, transform: str) -> None:
 
 @pytest.mark.filterwarnings("ignore:There exist node types:UserWarning")
 def test_hetero_conv_takes_them() -> None:
-    theirs = pytest.importorskip("torch_geometric.nn")
+    theirs = machine.package("torch_geometric.nn")
     kinds = {
         ("a", "to", "b"): GATv2Conv(4, 3, add_self_loops=False),
         ("b", "to", "b"): GATConv(4, 3),
@@ -285,6 +288,7 @@ def test_trace() -> None:
     torch.testing.assert_close(traced(x, index.flip(0)), layer(x, index.flip(0)))
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
 @pytest.mark.parametrize("kind", KINDS)
 def test_export(kind: Kind) -> None:

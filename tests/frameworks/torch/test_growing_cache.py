@@ -27,7 +27,7 @@ from anyscore import (
 from anyscore.torch import MultiHeadAttention
 from helpers.transformed import WARNINGS
 
-pytestmark = WARNINGS
+pytestmark = [pytest.mark.sample, *WARNINGS]
 B, H, KV, T, D, HIDDEN = 2, 4, 2, 12, 8, 16
 
 
@@ -97,6 +97,7 @@ def test_a_whole_loop_is_a_graph() -> None:
     assert counter.frame_count == 1
 
 
+@pytest.mark.slow
 def test_beams_are_data() -> None:
     (q, k, v), score = inputs(), scores()["additive"]
     counter = CompileCounterWithBackend("inductor")
@@ -134,6 +135,7 @@ def test_a_cache_is_a_tree() -> None:
     assert again.window is None
 
 
+@pytest.mark.slow
 def test_the_operator_is_one_of_pytorch() -> None:
     b, packed = torch.randn(2, 5, 3), torch.zeros(2, 6, 3)
     args = "tanh", b, packed, torch.tensor(2), 1

@@ -14,9 +14,13 @@ import anyscore
 from anyscore import attention
 from anyscore.kernels import cpu
 from anyscore.masks.objects import Causal, Keys, Window
+from helpers.by_pair import by_pair
 from helpers.repeated_calls import SEEN, forget, watched
 
-pytestmark = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
+pytestmark = [
+    pytest.mark.sample,
+    pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built"),
+]
 
 KEYS, WIDE, NARROW = 7, 9, 5
 LENGTHS = torch.tensor([7, 0, 4])
@@ -100,7 +104,7 @@ def test_what_is_kept() -> None:
 @pytest.mark.parametrize("queries", [1, 4, 70])
 @pytest.mark.parametrize("width", [WIDE, NARROW])
 @pytest.mark.parametrize("option", OPTIONS)
-@pytest.mark.parametrize("score", SCORES)
+@by_pair("score", SCORES)
 def test_gradients_are_those_of_the_definition(
     score: str, option: str, width: int, queries: int
 ) -> None:

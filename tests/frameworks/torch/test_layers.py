@@ -36,11 +36,14 @@ from anyscore.torch import (
     SelfAttention,
 )
 from anyscore.torch import attention as torch_attention
+from helpers.by_pair import by_pair
 from helpers.hang import HANG
 from helpers.table_scores import TABLE
 
+pytestmark = pytest.mark.sample
+
 D, HIDDEN, T_Q, T_K, D_V = 5, 3, 2, 7, 11
-BY_NAME = pytest.mark.parametrize("name", TABLE)
+BY_NAME = by_pair("name", TABLE)
 SHAPES = {name: row.learned(D, D, HIDDEN) for name, row in TABLE.items()}
 for _shapes in SHAPES.values():  # w_v is the weight of a linear layer
     _shapes |= {name: (1, *shape) for name, shape in _shapes.items() if name == "w_v"}

@@ -12,6 +12,8 @@ from torch import Tensor
 from anyscore import Causal, Keys
 from anyscore.torch import masked_softmax
 
+pytestmark = pytest.mark.sample
+
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
 @pytest.mark.parametrize("lead", [(), (2,), (2, 3)])

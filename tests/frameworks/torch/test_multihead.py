@@ -12,11 +12,14 @@ from torch import Tensor, nn
 
 from anyscore import Additive, Causal, Dot, Gaussian, Keys, attention
 from anyscore.torch import Attention, MultiHeadAttention, SelfAttention
+from helpers.by_pair import by_pair
 from helpers.table_scores import TABLE
+
+pytestmark = pytest.mark.sample
 
 WIDTH, HEADS, B, T_Q, T_K = 12, 6, 2, 3, 7
 HEAD = WIDTH // HEADS
-BY_NAME = pytest.mark.parametrize("name", TABLE)
+BY_NAME = by_pair("name", TABLE)
 
 
 def by_head(layer: MultiHeadAttention, q: Tensor, k: Tensor, v: Tensor, **mask: Any) -> Tensor:

@@ -12,6 +12,8 @@ from torch import Tensor, nn
 from anyscore import ALiBi, Causal, Lengths
 from anyscore.torch import MultiHeadAttention
 
+pytestmark = pytest.mark.sample
+
 B, H, D, T_Q, T_K = 3, 4, 12, 5, 7
 LENGTHS = torch.tensor([7, 2, 4])
 PADDING = torch.arange(T_K) >= LENGTHS[:, None]

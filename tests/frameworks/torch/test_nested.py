@@ -23,7 +23,10 @@ from anyscore import (
     scores,
 )
 from anyscore.torch import Attention, MultiHeadAttention, SelfAttention
+from helpers.by_pair import by_pair
 from helpers.samples import NAMES, WIDTH, make_score
+
+pytestmark = pytest.mark.sample
 
 QUERIES, KEYS, HEADS, WIDTH_VALUE = [3, 0, 70, 1], [5, 2, 64, 3], 2, 6
 LEFT_OUT = {
@@ -78,7 +81,7 @@ def as_torch(name: str) -> Any:
     return make_score(name).map(torch.as_tensor)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@by_pair("name", NAMES)
 @pytest.mark.parametrize(("heads", "kv_heads"), [(None, None), (HEADS, HEADS), (HEADS, 1)])
 def test_every_score_is_that_of_each_sequence(
     name: str, heads: int | None, kv_heads: int | None

@@ -11,6 +11,8 @@ from torch import Tensor
 from anyscore import attention
 from anyscore.torch import Attention, MultiHeadAttention, Pointer, SelfAttention
 
+pytestmark = pytest.mark.sample
+
 
 def nested() -> Tensor:
     """Return two sequences, of 4 and of 5 tokens."""

@@ -15,7 +15,7 @@ from anyscore.torch import SelfAttention
 from helpers.normalizing import ARRAYS, LENGTHS, NORMALIZERS, call, near
 from helpers.transformed import WARNINGS
 
-pytestmark = WARNINGS
+pytestmark = [pytest.mark.sample, *WARNINGS]
 
 XS = [torch.tensor(x) for x in ARRAYS]
 each = pytest.mark.parametrize("normalizer", NORMALIZERS)

@@ -8,10 +8,13 @@ import pytest
 import torch
 
 from anyscore.torch import Attention, MultiHeadAttention
+from helpers.by_pair import by_pair
 from helpers.table_scores import TABLE
 
+pytestmark = pytest.mark.sample
+
 WIDTH, HEADS, B, T_Q, T_K = 12, 6, 2, 3, 7
-BY_NAME = pytest.mark.parametrize("name", TABLE)
+BY_NAME = by_pair("name", TABLE)
 
 
 @BY_NAME

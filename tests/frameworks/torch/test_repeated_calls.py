@@ -25,6 +25,7 @@ from anyscore import attention, make_cache, scores
 from anyscore.kernels import cpu
 from anyscore.masks.objects import Causal, Window
 from anyscore.torch import Attention, MultiHeadAttention, Pointer
+from helpers.by_pair import by_pair
 from helpers.repeated_calls import (
     Arguments,
     Call,
@@ -38,6 +39,7 @@ from helpers.repeated_calls import (
 from helpers.repeated_kinds import KINDS, additive, merged
 
 pytestmark = [
+    pytest.mark.sample,
     pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built"),
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of transforms and compilers
 ]
@@ -89,7 +91,7 @@ def layer_of(name: str) -> nn.Module:
 
 
 @pytest.mark.parametrize(("mask", "order"), [("lengths", 0), *((mask, 1) for mask in OF_LAYERS)])
-@pytest.mark.parametrize("name", LAYERS)
+@by_pair("name", LAYERS)
 def test_layers(name: str, mask: str, order: int) -> None:
     """Outputs, derivatives and weights, with other parameters in each call."""
     if name == "pointer" and mask in OF_LAYERS[2:]:
@@ -239,6 +241,7 @@ def test_transforms(function: Any) -> None:
     check(known, call_of({"score": anyscore.Dot(), "function": function}, "torch", 1), "never")
 
 
+@pytest.mark.slow
 def test_a_compiled_graph_holds_the_operator() -> None:
     d = Draw("torch", 0)
     tensors = d(2, 3, 4), d(2, 5, 4), d(2, 5, 6)

@@ -10,8 +10,12 @@ from torch import Tensor, nn
 
 from anyscore.score import SCORES
 from anyscore.torch import MultiHeadAttention, replace
+from helpers.by_pair import by_pair
 
-pytestmark = pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning")
+pytestmark = [
+    pytest.mark.sample,
+    pytest.mark.filterwarnings("ignore:enable_nested_tensor is True:UserWarning"),
+]
 B, H, D, T, S = 3, 2, 12, 5, 7
 PADDING = torch.arange(S) >= torch.tensor([7, 3, 5])[:, None]
 CAUSAL = nn.Transformer.generate_square_subsequent_mask(T)
@@ -79,7 +83,7 @@ def test_the_call_of_the_layer(sizes: dict[str, Any], weights: bool) -> None:
     assert ours.W_o.weight.requires_grad  # type: ignore[union-attr]
 
 
-@pytest.mark.parametrize("score", SCORES)
+@by_pair("score", SCORES)
 def test_every_score_in_chosen_layers(score: str) -> None:
     model = replace(transformer(), score, layers=["decoder", 1])
     changed = [n for n, m in model.named_modules() if isinstance(m, MultiHeadAttention)]

@@ -16,6 +16,7 @@ from torch.func import functional_call, grad, vmap
 import anyscore.torch as layers
 from anyscore import Gaussian, Score, attention
 from anyscore.torch import Attention, MultiHeadAttention, SelfAttention
+from helpers.by_pair import by_pair
 from helpers.sink_layers import (
     FIXED,
     LAYERS,
@@ -29,12 +30,12 @@ from helpers.sink_layers import (
 )
 from helpers.transformed import WARNINGS
 
-pytestmark = [pytest.mark.usefixtures("fresh_compiler"), *WARNINGS]
+pytestmark = [pytest.mark.sample, pytest.mark.usefixtures("fresh_compiler"), *WARNINGS]
 X = torch.randn(2, 5, 8, generator=torch.Generator().manual_seed(0))
 
 
 @pytest.mark.parametrize("impl", ["auto", "reference"])
-@pytest.mark.parametrize("name", LAYERS)
+@by_pair("name", LAYERS)
 def test_a_learned_sink(name: str, impl: str) -> None:
     """A learned sink has the expected values, learns, and loads before a layer's first call."""
     layer, arrays = make(layers, name, impl=impl), inputs(name)
@@ -61,7 +62,7 @@ def test_a_learned_sink(name: str, impl: str) -> None:
 
 
 @pytest.mark.parametrize("sink", FIXED)
-@pytest.mark.parametrize("name", LAYERS)
+@by_pair("name", LAYERS)
 def test_a_fixed_sink(name: str, sink: float) -> None:
     layer, arrays = make(layers, name, sink), inputs(name)
     output = layer(*(torch.tensor(x) for x in arrays), valid_lens=torch.tensor(LENGTHS))
@@ -197,7 +198,7 @@ def test_scores_know_nothing_of_it_and_descriptions_do() -> None:
 
 
 @pytest.mark.parametrize(("sink", "error", "text"), WRONG)
-@pytest.mark.parametrize("name", LAYERS)
+@by_pair("name", LAYERS)
 def test_others_are_refused(name: str, sink: Any, error: type[Exception], text: str) -> None:
     with pytest.raises(error, match=text):
         make(layers, name, sink)

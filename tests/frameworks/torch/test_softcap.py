@@ -13,11 +13,14 @@ import torch
 
 import anyscore.torch as layers
 from anyscore.torch import Attention, MultiHeadAttention
+from helpers.by_pair import by_pair
 from helpers.softcap_layers import CAP, LAYERS, LENGTHS, expected, inputs, make
+
+pytestmark = pytest.mark.sample
 
 
 @pytest.mark.parametrize("impl", ["auto", "reference"])
-@pytest.mark.parametrize("name", LAYERS)
+@by_pair("name", LAYERS)
 def test_scores_are_capped(name: str, impl: str) -> None:
     layer, arrays = make(layers, name, impl=impl), inputs(name)
     given = [torch.tensor(x) for x in arrays]
@@ -51,7 +54,7 @@ def test_the_cap_is_seen() -> None:
     [(-1.0, ValueError), (math.inf, ValueError), (math.nan, ValueError), (True, TypeError),
      ("30", TypeError), (None, TypeError)],
 )  # fmt: skip
-@pytest.mark.parametrize("name", LAYERS)
+@by_pair("name", LAYERS)
 def test_other_caps_are_refused(name: str, cap: Any, error: type[Exception]) -> None:
     with pytest.raises(error, match="softcap must be"):
         make(layers, name, softcap=cap)

@@ -28,6 +28,8 @@ from frameworks.torch.test_layers import (
     shapes,
 )
 
+pytestmark = pytest.mark.sample
+
 
 def lazy(name: str, **options: Any) -> Attention:
     return make(name, d_q=None, d_k=None, **options)

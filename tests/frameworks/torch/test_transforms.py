@@ -36,7 +36,7 @@ from helpers.transformed import (
     torch_score,
 )
 
-pytestmark = WARNINGS
+pytestmark = [pytest.mark.sample, *WARNINGS]
 
 # torch.func
 
@@ -154,6 +154,7 @@ NESTED: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.slow
 @MASK
 def test_hessian(mask: str) -> None:
     f, (q, k, v) = loss_of("Additive", mask), tensors(2)
@@ -163,6 +164,7 @@ def test_hessian(mask: str) -> None:
         same([twice(lambda q: f(q, k, v))(q)], [expected])
 
 
+@pytest.mark.slow
 @MASK
 def test_a_third_derivative_by_forward_mode(mask: str) -> None:
     f, (q, k, v) = loss_of("ScaledDot", mask), tensors(2)
@@ -176,6 +178,7 @@ def test_a_third_derivative_by_forward_mode(mask: str) -> None:
         same([thrice(zero)], [expected])
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node:UserWarning")  # of PyTorch
 @MASK
 def test_dual_numbers_and_what_is_linearized(mask: str) -> None:

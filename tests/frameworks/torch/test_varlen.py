@@ -13,6 +13,8 @@ from torch.nn.attention.varlen import varlen_attn
 from anyscore import Additive, AttentionOutput, Gaussian, Window, attention
 from anyscore.torch import varlen_attention
 
+pytestmark = pytest.mark.sample
+
 QUERIES, KEYS, HEADS, WIDTH = [3, 1, 70], [5, 4, 64], 4, 6
 
 

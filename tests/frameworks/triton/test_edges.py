@@ -17,6 +17,8 @@ from helpers.budget import EPS, assert_near, size
 from helpers.oracle import numbers
 from helpers.samples import HIDDEN, NAMES, make_score, normal
 
+pytestmark = pytest.mark.sample
+
 QUERIES, KEYS, HEADS, D_V = 5, 6, 2, 3
 MOST = 2 * edge_kernels.EDGES.value + 3
 TARGET = np.concatenate([np.zeros(MOST, int), [2, 2, 2, 3, 4]])  # query 1 has no edges
@@ -105,6 +107,7 @@ def test_what_surrounds_scores(name: str, option: str) -> None:
     close(one, other, 1e-11)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
 @pytest.mark.parametrize("name", ["Additive", "ScaledDot"])
 def test_other_types(name: str, dtype: str) -> None:
@@ -144,6 +147,7 @@ def test_scores_alone(launched: list[str]) -> None:
     assert launched == ["forward"]
 
 
+@pytest.mark.slow
 def test_many_columns() -> None:
     """Values fill two programs, and each program computes the scores anew."""
     query, key, *_ = tensors()

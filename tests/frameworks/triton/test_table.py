@@ -27,6 +27,8 @@ from helpers import oracle, plain
 from helpers.budget import assert_gradients_within_budget, assert_within_budget
 from helpers.oracle_gradients import gradients, largest_terms
 
+pytestmark = pytest.mark.sample
+
 Sizes = tuple[int, ...]
 
 SIZES: dict[str, Sizes] = {  # batch, heads, key/value heads, T_q, T_k, width, d_v

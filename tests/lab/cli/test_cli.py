@@ -16,6 +16,8 @@ from anyscore.lab.plans import plans
 from anyscore.score import SCORES
 from lab.command_line import SMALL, call, check_help_does_not_wait_for_pytorch, check_refused, plain
 
+pytestmark = pytest.mark.sample
+
 
 def record(out: Path) -> dict[str, Any]:
     found: dict[str, Any] = json.loads((out / "comparison.json").read_text(encoding="utf-8"))
@@ -40,6 +42,7 @@ def test_compare_ends_with_a_table_words_and_the_report(pairs: Path, tmp_path: P
     assert (out / "report.html").read_text(encoding="utf-8").startswith("<!DOCTYPE html>")
 
 
+@pytest.mark.slow
 def test_the_same_command_goes_on_and_more_add_to_it(pairs: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     first = call("compare", pairs, "--scores", "dot", "--out", out, *SMALL)
@@ -57,6 +60,7 @@ def test_the_same_command_goes_on_and_more_add_to_it(pairs: Path, tmp_path: Path
     check_refused(other, "begun with other settings (settings.hidden was 16, is 8)")
 
 
+@pytest.mark.slow
 def test_options_reach_the_run(pairs: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     options = ("--source", "2", "--target", "1", "--unit", "character", "--split-seed", "5")
@@ -77,6 +81,7 @@ def test_options_reach_the_run(pairs: Path, tmp_path: Path) -> None:
     assert "".join(found["examples"][0]["source"]).isupper()
 
 
+@pytest.mark.slow
 def test_dates_need_no_file_and_the_folder_is_named_after_them(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,6 +94,7 @@ def test_dates_need_no_file_and_the_folder_is_named_after_them(
     assert (folder / "report.html").exists()
 
 
+@pytest.mark.slow
 def test_json_quiet_and_report(pairs: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     result = call("compare", pairs, "--scores", "dot", "--out", out, *SMALL, "--json")
@@ -208,6 +214,7 @@ def test_a_full_disk_is_one_clear_line(
 WILD = ("--learning-rate", "1e38", "--epochs", "9")
 
 
+@pytest.mark.slow
 def test_a_score_that_fails_makes_the_exit_status_1(pairs: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     result = call("compare", pairs, "--scores", "dot", "--out", out, *SMALL, *WILD, width=300)
@@ -267,6 +274,7 @@ def test_info_says_what_runs_where_and_why(monkeypatch: pytest.MonkeyPatch) -> N
     assert max(map(len, result.output.splitlines())) <= 80
 
 
+@pytest.mark.slow
 def test_a_framework_that_is_broken_hides_no_other(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -278,5 +286,6 @@ def test_a_framework_that_is_broken_hides_no_other(
     assert found["numpy"]["additive"].route == "cpu"
 
 
+@pytest.mark.slow
 def test_help_does_not_wait_for_pytorch() -> None:
     check_help_does_not_wait_for_pytorch("compare")

@@ -98,6 +98,24 @@ def test_the_bar_fits(width: int, left: str) -> None:
     assert said.endswith(left)
 
 
+@pytest.mark.parametrize(("most", "left"), [(None, "3 minutes"), (1.7, "less than a minute")])
+def test_a_log_says_every_half_minute_how_far_it_is(most: float | None, left: str) -> None:
+    """A quarter after 60 seconds: 3 minutes are left, or 0.7 by the limit of 1.7."""
+    now = 0.0
+    console = PlainConsole(width=80, file=io.StringIO(), _environ={}, get_time=lambda: now)
+    watcher = TerminalWatcher(console, Path("run"), [], 100)
+    watcher.minutes = most
+    watcher.progress.reset(watcher.task, total=400)
+    lines = []
+    for step in range(0, 101, 5):
+        now = 0.6 * step
+        watcher.event(Event("progress", Trial("dot", 0), {"step": step, "steps": 100}))
+        lines.append(console.file.getvalue())  # type: ignore[attr-defined]
+    assert lines[9] == ""
+    assert lines[10] == lines[-2]  # at 30 seconds, and none before 60
+    assert lines[-1].splitlines()[1:] == [f"25 % done, about {left} left"]
+
+
 STEERING = "\x1b]0;title\x07\x1b[31mred \x9b2J \u202eevil"
 MARKUP = ["[/]", "[link=file:///etc/passwd]click[/link]", "[red]red", ":x:"]
 

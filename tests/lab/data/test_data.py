@@ -17,6 +17,8 @@ from anyscore.lab.data.task import split as split_examples
 from anyscore.lab.data.tokens import normalise
 from anyscore.lab.errors import InputError
 
+pytestmark = pytest.mark.sample
+
 TWELVE = "".join(f"source {n}\ttarget {n}\n" for n in range(12)).encode()
 
 
@@ -244,6 +246,7 @@ EXAMPLES = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(EXAMPLES, st.integers(0, 5))
 def test_split(examples: list[Example], seed: int) -> None:
     pairs = {(normalise(e.source), normalise(r)) for e in examples for r in e.references}

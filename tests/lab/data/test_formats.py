@@ -22,6 +22,7 @@ from anyscore.lab.data.options import DataOptions
 from anyscore.lab.data.pairs import Example, Reader
 from anyscore.lab.data.task import load_task
 from anyscore.lab.errors import InputError
+from helpers import machine
 
 Pairs = list[tuple[str, str]]
 
@@ -124,8 +125,8 @@ def test_parallel_files_are_read_side_by_side(pairs: Pairs) -> None:
 
 @given(pairs=st.lists(st.tuples(CELL, CELL), min_size=1, max_size=8))
 def test_parquet(pairs: Pairs) -> None:
-    pa = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
+    pa = machine.package("pyarrow")
+    parquet = machine.package("pyarrow.parquet")
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "p.parquet"
         table = pa.table({"s": [s for s, _ in pairs], "t": [t for _, t in pairs]})
@@ -218,8 +219,8 @@ def test_close_column_names_are_offered(tmp_path: Path) -> None:
 
 
 def test_parquet_that_cannot_be_used(tmp_path: Path) -> None:
-    pa = pytest.importorskip("pyarrow")
-    parquet = pytest.importorskip("pyarrow.parquet")
+    pa = machine.package("pyarrow")
+    parquet = machine.package("pyarrow.parquet")
     path = tmp_path / "p.parquet"
     columns = {"null": [None], "object": [{"a": "x"}], "bytes": [b"x"], "n": [1.5], "s": ["s"]}
     parquet.write_table(pa.table(columns), path)

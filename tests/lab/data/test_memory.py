@@ -19,6 +19,7 @@ from anyscore.lab.data.options import DataOptions
 from anyscore.lab.data.pairs import Reader, group
 from anyscore.lab.data.task import load_task
 from anyscore.lab.errors import InputError, RunFailure
+from helpers import machine
 from lab.command_line import SMALL, call, check_refused
 
 ROWS = [f"source {n}\ttarget {n}\n" for n in range(2000)]
@@ -91,7 +92,7 @@ def pipe(path: Path) -> tuple[Path, int]:
 
 
 def parquet(path: Path) -> tuple[Path, int]:
-    pyarrow = pytest.importorskip("pyarrow")
+    pyarrow = machine.package("pyarrow")
     from pyarrow import parquet
 
     sources, targets = zip(*(row.split("\t") for row in ROWS), strict=True)

@@ -21,6 +21,8 @@ from anyscore.lab.data.task import load_task
 from anyscore.lab.data.tokens import BOS, PAD, Vocabulary
 from anyscore.lab.train.batches import Pairs, shuffled
 
+pytestmark = pytest.mark.sample
+
 SIDES = ("source", "target")
 
 

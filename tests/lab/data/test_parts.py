@@ -17,6 +17,8 @@ from anyscore.lab.data.summary import summary_lines
 from anyscore.lab.data.task import load_task
 from anyscore.lab.errors import InputError
 
+pytestmark = pytest.mark.sample
+
 
 @pytest.fixture
 def train(tmp_path: Path) -> Path:

@@ -9,6 +9,8 @@ from anyscore.lab.data.sorting import LENGTHS, NUMBERS, PAIRS, make_sorting
 from anyscore.lab.data.task import load_task
 from anyscore.lab.errors import InputError
 
+pytestmark = pytest.mark.sample
+
 
 def test_examples() -> None:
     """Targets are their sources in order; no source occurs twice; the seed draws them."""

@@ -20,6 +20,8 @@ from anyscore.lab.data.tokens import (
     tokenise,
 )
 
+pytestmark = pytest.mark.sample
+
 ANY = st.text()
 # Dense in hard characters: joiners, the escape, apostrophes, marks, no-break spaces.
 HARD = st.text(alphabet="ab 1'’.,!-_\u00a0\u202f\t\n\uffed\uffeeé\u0301\u093fक", max_size=20)

@@ -5,14 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
 from anyscore.plot.page import document, joined_modules
-
-if TYPE_CHECKING:  # environments without playwright collect this fixture too
-    from playwright.sync_api import Page
+from helpers.browser import Page
 
 
 @pytest.fixture

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
-if TYPE_CHECKING:
-    from playwright.sync_api import Page
+from helpers.browser import Page
 
 
 def drag(page: Page, score: str, point: str, to: tuple[float, float]) -> tuple[float, float]:

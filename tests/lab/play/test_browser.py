@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from playwright.sync_api import Page, expect
 
 from anyscore.lab.play.export import play_data
 from anyscore.lab.play.page import play_page
@@ -17,6 +16,7 @@ from anyscore.lab.train.checkpoint import load_run
 from anyscore.lab.translate.translations import Notes, translate
 from anyscore.lab.translate.trials import find_trials
 from anyscore.lab.trials import Trial
+from helpers.browser import Page, expect
 from lab.report.test_browser import DESKTOP, PHONE, complaints, width
 from lab.translate.test_translate import make
 

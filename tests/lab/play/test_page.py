@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page
 
 from anyscore.lab.play.export import play_data
 from anyscore.lab.play.page import play_page
 from anyscore.lab.translate.trials import find_trials
 from anyscore.lab.trials import Trial
 from anyscore.plot.page import joined_modules
+from helpers.browser import Page
 from helpers.node import syntax_error
 from lab.report.test_browser import DESKTOP, PHONE, complaints, width
 from lab.translate.test_translate import make, told

@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page, expect
 
 from anyscore import Additive, Cosine, Dot, GATv2, Gaussian, ScaledDot, attention, scores
+from helpers.browser import Page, expect
 from helpers.node import run_module
 from lab.play.dragging import drag
 from lab.report.test_browser import DESKTOP, PHONE, complaints, width

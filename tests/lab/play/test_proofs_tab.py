@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from playwright.sync_api import Page, expect
 
 from anyscore import Dot, GATv2, Gaussian, scores
+from helpers.browser import Page, expect
 from helpers.node import run_module
 from lab.play.dragging import drag
 from lab.report.test_browser import DESKTOP, PHONE, complaints, width

@@ -6,10 +6,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from playwright.sync_api import Page
 
 from anyscore.lab.prove.runner import run_proofs
 from anyscore.lab.report.charts import png
+from helpers.browser import Page
 from lab.prove.test_prove import check, made
 from lab.report.test_browser import DESKTOP, PHONE, complaints, width
 

@@ -19,6 +19,7 @@ from anyscore.lab.prove.collinear_keys import (
     scores_along,
 )
 from anyscore.score import SCORES
+from helpers.by_pair import by_pair
 
 ENDS = {0, PLACES - 1}
 
@@ -54,7 +55,7 @@ def test_the_highest_key_is_at_an_end_whatever_the_parameters(
     assert highest(score, seed, size) <= ENDS
 
 
-@pytest.mark.parametrize("score", OTHERS)
+@by_pair("score", OTHERS)
 def test_the_others_can_pick_a_key_between(score: str) -> None:
     """Other scores pick a key between two others, so the test above can fail."""
     assert any(highest(score, seed, 1.0) - ENDS for seed in range(20))

@@ -9,9 +9,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from axe_playwright_python.sync_playwright import Axe
-from playwright.sync_api import Page, expect
 
+from helpers.browser import Axe, Page, expect
 from lab.hostile_comparison import HOSTILE, hostile_comparison
 from lab.parsed_report import write_report
 from lab.sample_comparison import sample_comparison

@@ -12,6 +12,8 @@ from sacrebleu.metrics.chrf import CHRF
 
 from anyscore.lab.train.metrics import SCORE_OF_SUMS, exact_match, matches, statistics
 
+pytestmark = pytest.mark.sample
+
 WORDS = ["der", "Hund", "schläft", "im", "Haus", "ab", "c", "d.", "the", "cat,"]
 
 

@@ -14,6 +14,9 @@ from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.translator import Translator
 from anyscore.score import SCORES, Gaussian
 from anyscore.torch import Attention
+from helpers.by_pair import by_pair
+
+pytestmark = pytest.mark.sample
 
 START, END = 1, 2
 SOURCES = [[5, 6, 7, 8, 9, 10, 11], [7, 5], [9], [4, 4, 6, 8]]
@@ -22,7 +25,7 @@ of_every_model = pytest.mark.parametrize("model", MODELS)
 of_every_translator = pytest.mark.parametrize(
     "model", [name for name, kind in MODELS.items() if issubclass(kind, Translator)]
 )
-with_every_score = pytest.mark.parametrize("score", SCORES)
+with_every_score = by_pair("score", SCORES)
 
 
 def pad(tokens: list[list[int]]) -> tuple[torch.Tensor, torch.Tensor]:

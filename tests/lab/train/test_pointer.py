@@ -23,11 +23,12 @@ from anyscore.lab.train.models import build_model, check_fits, new_model
 from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.training import train
 from anyscore.score import SCORES
+from helpers.by_pair import by_pair
 from lab.command_line import SMALL, call, plain
 
 CPU = torch.device("cpu")
 SOURCES = [[5, 6, 7, 8, 5, 10, 11], [7, 5], [9], [4, 4, 6, 8]]
-with_every_score = pytest.mark.parametrize("score", SCORES)
+with_every_score = by_pair("score", SCORES)
 
 
 def build(score: str = "additive", hidden: int = 12) -> Any:

@@ -14,12 +14,13 @@ from anyscore.lab.train.batches import Pairs, Sequences
 from anyscore.lab.train.models import new_model
 from anyscore.lab.train.settings import Settings
 from anyscore.score import SCORES
+from helpers.by_pair import by_pair
 
 CPU = torch.device("cpu")
 SOURCES = [[5, 6, 7, 8, 9], [7, 5], [9], [4, 4, 6, 8]]
 
 of_both = pytest.mark.parametrize("model", ["tagger", "classifier"])
-with_every_score = pytest.mark.parametrize("score", SCORES)
+with_every_score = by_pair("score", SCORES)
 
 
 def build(model: str, score: str, hidden: int = 12) -> Any:

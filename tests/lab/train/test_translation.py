@@ -24,6 +24,7 @@ from anyscore.lab.train.settings import Settings
 from anyscore.lab.train.translation import TranslationTrain
 from anyscore.lab.trials import Outcome, Trial
 from anyscore.score import SCORES
+from helpers.by_pair import by_pair
 
 WORDS = ["ab", "abc", "cab", "bcd", "dab", "acdb", "bad", "cda", "dcab", "bb", "ca", "adc"]
 SETTINGS = Settings(epochs=3, batch_size=5, hidden=16)
@@ -277,7 +278,7 @@ def test_no_output_is_longer_than_any_target_in_training_may_be(folder: Path, li
     check_is_damaged(folder, {"limit": limit})
 
 
-@pytest.mark.parametrize("score", SCORES)
+@by_pair("score", SCORES)
 def test_the_size_of_any_score_is_known_before(data: Encoded, tmp_path: Path, score: str) -> None:
     model = build_model(score, data, SETTINGS, 0)
     sizes = len(data.source_vocabulary), len(data.target_vocabulary)

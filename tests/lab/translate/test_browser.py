@@ -6,11 +6,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 import torch
-from playwright.sync_api import Page
 
 from anyscore.lab.train.answering import Answer
 from anyscore.lab.translate.pictures import write_html
 from anyscore.lab.translate.translations import Translation
+from helpers.browser import Page
 from lab.report.test_browser import DESKTOP, PHONE, complaints, width
 
 

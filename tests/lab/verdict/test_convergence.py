@@ -13,6 +13,8 @@ from anyscore.lab.trials import Trial
 from anyscore.lab.verdict.convergence import convergence_warnings, overfitting
 from lab.made_trials import finished
 
+pytestmark = pytest.mark.sample
+
 ENOUGH = [1.0, 0.5, 0.3, 0.25, 0.25]
 
 

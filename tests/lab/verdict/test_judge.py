@@ -13,6 +13,8 @@ from anyscore.lab.verdict import judge as module
 from anyscore.lab.verdict.judge import Measure, choose, judge
 from lab.made_trials import finished
 
+pytestmark = pytest.mark.sample
+
 EXACT = Measure("exact_match", "exact match")
 CHRF = Measure("chrf", "chrF", scale=1.0)
 
@@ -39,6 +41,7 @@ def test_a_large_difference_is_said() -> None:
     assert found["sentences"][0].startswith("better beats every other score. It has the highest")
 
 
+@pytest.mark.slow
 def test_twins_are_equal_where_there_are_many_items() -> None:
     found = judge(trials("even", "twin", seeds=8, items=20_000, luck=0.0), EXACT)
     (one,) = found["differences"]
@@ -124,6 +127,7 @@ def test_warnings_stand_in_the_way_of_a_recommendation() -> None:
         assert found["sentences"][-1].startswith(f"No recommendation: {reason}")
 
 
+@pytest.mark.slow
 def test_costs_decide_between_equals_where_they_part() -> None:
     def cost(median: float) -> dict[str, float]:
         return {"median": median, "low": 0.9 * median, "high": 1.1 * median}

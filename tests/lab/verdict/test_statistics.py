@@ -17,6 +17,8 @@ from anyscore.lab.verdict.statistics import (
     seeds_needed,
 )
 
+pytestmark = pytest.mark.sample
+
 TABLES = arrays(
     np.float64, st.tuples(st.integers(2, 6), st.integers(2, 12)), elements=st.integers(-3, 3)
 )
@@ -89,6 +91,7 @@ def _tables(kind: str, shift: float, seeds: int, count: int, items: int = 300) -
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["seeds", "now and then", "items", "both"])
 @pytest.mark.parametrize("seeds", [2, 3, 5, 10])
 def test_equal_scores_are_seldom_called_different(kind: str, seeds: int) -> None:

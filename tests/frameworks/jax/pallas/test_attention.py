@@ -29,6 +29,7 @@ from anyscore.score.factors import Factors
 from frameworks.jax.agreement import agree
 from frameworks.jax.pallas.pallas_calls import SOFTSIGN, equations
 from helpers import far_rows
+from helpers.by_pair import by_pair
 from helpers.samples import normal
 
 B, H, T_Q, T_K, D, D_V = 2, 4, 5, 35, 3, 2
@@ -82,7 +83,7 @@ def total(impl: str, score: str = "additive", **options: Any) -> Callable[..., j
 EVERYTHING = tuple(range(7))
 
 
-@pytest.mark.parametrize("score", SCORES)
+@by_pair("score", SCORES)
 def test_first_derivatives(score: str) -> None:
     """Compiled gradients agree under a mask of two kinds; a user's pair agrees with dropout too."""
     args = (*arrays(), *PARAMETERS)

@@ -24,6 +24,8 @@ from frameworks.jax.pallas.pallas_calls import (
 )
 from helpers.budget import BAND, EPS, assert_near, error, size
 
+pytestmark = pytest.mark.sample
+
 INTERVALS = "none", "lengths", "causal", "window", "interval", "all masked"
 """Masks that are intervals. One compiled function takes all of these."""
 SIZES = {"lead": (1, 2), "groups": 2, "queries": 67, "keys": 131, "hidden": 11, "width": 19}
@@ -107,6 +109,7 @@ def test_booleans(pair: str, dtype: str, mask: str) -> None:
     check(draw(rng_of(pair, mask), pair, mask, dtype, **SIZES))
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "number", [x if x < 5 else pytest.param(x, marks=pytest.mark.weekly) for x in range(8)]
 )

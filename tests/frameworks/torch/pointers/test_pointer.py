@@ -16,6 +16,8 @@ from torch import Tensor
 
 from anyscore.torch import Pointer, unvisited
 
+pytestmark = pytest.mark.sample
+
 B, T, D, H = 3, 7, 5, 11
 
 

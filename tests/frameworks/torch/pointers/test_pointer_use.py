@@ -11,6 +11,8 @@ import torch
 from anyscore.torch import Pointer, unvisited
 from frameworks.torch.pointers.test_pointer import B, data, made
 
+pytestmark = pytest.mark.sample
+
 
 @pytest.fixture(autouse=True)
 def seeded() -> None:

@@ -9,6 +9,8 @@ import pytest
 from helpers import ranks_calls
 from helpers.ranks import Ranks
 
+pytestmark = pytest.mark.sample
+
 Group = Callable[[int], Ranks]
 
 
@@ -90,6 +92,7 @@ def test_a_bias_of_keys_and_a_mask_of_queries(group: Group) -> None:
         assert error <= 1e-12
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("fully_sharded", [False, True], ids=["replicated", "fully sharded"])
 def test_checkpointing_and_data_parallel_models(group: Group, fully_sharded: bool) -> None:
     for error in group(2).run(ranks_calls.checkpointed_in_data_parallel_error, fully_sharded):

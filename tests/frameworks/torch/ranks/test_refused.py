@@ -9,6 +9,8 @@ import pytest
 from helpers import ranks_calls
 from helpers.ranks import Ranks
 
+pytestmark = pytest.mark.sample
+
 Group = Callable[[int], Ranks]
 
 

@@ -27,6 +27,8 @@ from frameworks.torch.speech.plain_speech import (
     layer,
 )
 
+pytestmark = pytest.mark.sample
+
 LENGTHS = torch.tensor([37, 20, 1])
 
 
@@ -102,6 +104,7 @@ def compare(
     torch.testing.assert_close(*results, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("masked", ["lengths", "mask", "none"])
 @pytest.mark.parametrize("options", OPTIONS)
 def test_literal(options: str, masked: str) -> None:

@@ -13,6 +13,8 @@ from torch import Tensor
 from anyscore.torch import LocationSensitive
 from frameworks.torch.speech.plain_speech import BATCH, D_K, D_Q, KEYS, QUERIES, drawn, layer
 
+pytestmark = pytest.mark.sample
+
 LENGTHS = torch.tensor([37, 20, 1])
 
 
@@ -135,6 +137,7 @@ def test_autocast() -> None:
     torch.testing.assert_close(found.float(), exact, rtol=0.2, atol=0.2)
 
 
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # PyTorch's own
 @torch.no_grad()
 def test_a_step_is_compiled_whole() -> None:

@@ -27,6 +27,8 @@ from frameworks.torch.speech.plain_speech import (
     expected_chunks,
 )
 
+pytestmark = pytest.mark.sample
+
 MAKE: dict[str, Callable[[], Any]] = {
     "forward": lambda: ForwardAttention("additive", **SIZES),
     "agent": lambda: ForwardAttention("additive", **SIZES, agent=torch.nn.Linear(D_K + D_Q, 1)),

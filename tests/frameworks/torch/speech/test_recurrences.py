@@ -33,7 +33,7 @@ from frameworks.torch.speech.plain_speech import (
 )
 from helpers.transformed import WARNINGS
 
-pytestmark = WARNINGS
+pytestmark = [pytest.mark.sample, *WARNINGS]
 SIZES = {"d_q": D_Q, "d_k": D_K, "hidden": HIDDEN}
 
 

@@ -18,6 +18,9 @@ from anyscore.torch import (
     MonotonicAttention,
 )
 from frameworks.torch.speech.plain_speech import D_K, D_Q, HIDDEN, SIZES, drawn
+from helpers import machine
+
+pytestmark = pytest.mark.sample
 
 
 def location(**options: Any) -> LocationSensitive:
@@ -212,7 +215,7 @@ def test_lengths_stay_tensors(name: str, how: str) -> None:
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")  # warnings of the exporter
 def test_onnx() -> None:
-    runtime = pytest.importorskip("onnxruntime")
+    runtime = machine.package("onnxruntime")
     layer, queries, keys = made("forward, location")
     module, buffer = WithLengths(layer).eval(), io.BytesIO()
     given = queries[:, :2], keys.detach(), torch.tensor([9, 5])
