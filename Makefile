@@ -29,7 +29,7 @@ INTERPRETED := $(WITH_TRITON) TRITON_INTERPRET=1
 
 LAB := tests/lab tests/benchmarks tests/package tests/plot src/anyscore/lab
 KERAS := keras-tensorflow keras-jax keras-torch
-QUICK := $(addprefix sample-,contract triton lab torch jax tensorflow)
+QUICK := $(addprefix sample-,contract triton torch core lab tensorflow jax)
 TARGETS := contract lab torch compare jax triton pallas site page-examples triton-torch mxnet isas tensorflow \
 	$(KERAS) torch-exports ray triton-oldest
 # Results of one framework may come in parts: JAX takes an hour.
@@ -51,6 +51,7 @@ demo: .venv/lab  ## compare attention scores at sorting; the report's place is p
 
 test: .venv/test .venv/triton  ## in five minutes: the tests marked `sample`, to the end, whatever fails on the way
 	$(EACH) $(QUICK)
+	@echo 'make test: every test passed'
 
 test-daily: .venv/dev .venv/triton  ## in half an hour: the tests of continuous integration
 	$(EACH) SHARE='$(DAILY)' check $(TARGETS)
@@ -63,7 +64,10 @@ check: lint types  ## what needs no test
 $(QUICK): .venv/test
 
 sample-contract:
-	time $(SAMPLED) tests/contract tests/core tests/helpers
+	time $(SAMPLED) tests/contract
+
+sample-core:
+	time $(SAMPLED) tests/core tests/helpers
 	time $(RUN) README.md
 
 sample-torch:

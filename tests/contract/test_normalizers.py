@@ -144,7 +144,6 @@ def small(dtype: Any = torch.float64) -> list[Tensor]:
     return [(1.5 * draw(*n)).requires_grad_() for n in ((2, 2, 3, 4), (2, 2, 5, 4), (2, 2, 5, 2))]
 
 
-@pytest.mark.slow
 @each
 @pytest.mark.parametrize("impl", ["fused", "reference"])
 @pytest.mark.parametrize("score", [Dot(), Gaussian(2.0)])
@@ -157,7 +156,7 @@ def test_gradients(score: Score, impl: str, normalizer: str) -> None:
             normalizer=normalizer, return_weights=True, impl=impl,
         ))[:2]  # fmt: skip
 
-    assert gradcheck(call, small())
+    assert gradcheck(call, small(), fast_mode=True)
     assert gradgradcheck(call, small(), fast_mode=True)
 
 
@@ -178,7 +177,7 @@ def test_the_query_bias(normalizer: str) -> None:
             normalizer=normalizer,
         )  # fmt: skip
 
-    assert gradcheck(call, (query, key, value, *parameters))
+    assert gradcheck(call, (query, key, value, *parameters), fast_mode=True)
     (slope,) = torch.autograd.grad(call(query, key, value, *parameters).sum(), parameters[0])
     assert bool(slope.any()) == (normalizer == "sigmoid")
 

@@ -55,8 +55,9 @@ class Lines:
             minutes = elapsed * (task.total / completed - 1)
             if most is not None:
                 minutes = max(0.0, min(minutes, most - elapsed))
-            left = counted(round(minutes), "minute") if minutes >= 1 else "less than a minute"
-            self.line(f"{task.percentage:.0f} % done, about {left} left")
+            words = f"about {counted(round(minutes), 'minute')}"
+            left = words if minutes >= 1 else "less than a minute"
+            self.line(f"{task.percentage:.0f} % done, {left} left")
 
     def line(self, text: str, style: str = "") -> None:
         """Print a line."""
