@@ -50,7 +50,8 @@ demo: .venv/lab  ## compare attention scores at sorting; the report's place is p
 	$(BIN)/anyscore compare --model pointer --scores scaled_dot,gaussian,additive --seeds 6 --no-rates
 
 test: .venv/test .venv/triton  ## in five minutes: the tests marked `sample`, to the end, whatever fails on the way
-	$(EACH) $(QUICK)
+	@echo '$(words $(QUICK)) processes run the tests, some minutes long; each prints its output when it ends'
+	@$(EACH) $(QUICK)
 	@echo 'make test: every test passed'
 
 test-daily: .venv/dev .venv/triton  ## in half an hour: the tests of continuous integration

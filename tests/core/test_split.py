@@ -61,7 +61,6 @@ def signs(mixed: bool) -> np.ndarray:
 SLOW = pytest.mark.slow
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "weights", [pytest.param("none", marks=SLOW), pytest.param("positive", marks=SLOW), "mixed"]
 )
