@@ -29,7 +29,6 @@ pytestmark = [
 SDIST = """
 import sys
 import anyscore_build
-from helpers import machine
 print(anyscore_build.build_sdist(sys.argv[1]))
 """
 
