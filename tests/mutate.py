@@ -146,6 +146,18 @@ sys.exit(pytest.main(sys.argv[1:]))
 """
 
 
+def near(mutant: Mutant, folders: list[Path]) -> list[Path]:
+    """Return the files of tests that share a word with the mutant's path; they run first."""
+    words = set(re.findall(r"[a-z]{4,}", mutant.file)) - {
+        "anyscore",
+        "attention",
+        "torch",
+        "triton",
+    }
+    files = [file for folder in folders for file in sorted(folder.rglob("test_*.py"))]
+    return [x for x in files if any(w.rstrip("s") in f"{x.parent.name}/{x.stem}" for w in words)]
+
+
 class Copy:
     """A copy of a checkout for mutants: sources, tests, and the built core.
 
@@ -223,8 +235,8 @@ class Copy:
         """Run the tests of the mutant's file, or `only`; return (outcome, failed test or None)."""
         places = SAMPLED if self.sample else PLACES
         more, patterns = next((e, t) for p, e, t in places if re.search(p, mutant.file))
-        found = (str(x) for pattern in patterns for x in sorted(self.folder.glob(pattern)))
-        paths = only or list(dict.fromkeys(found))
+        found = [x for pattern in patterns for x in sorted(self.folder.glob(pattern))]
+        paths = only or list(dict.fromkeys(map(str, [*near(mutant, found), *found])))
         python, options, path = self.python, ["-p", "no:xdist", "-p", "no:cacheprovider"], []
         if self.sample:
             options += ["-m", MARKS]

@@ -14,6 +14,7 @@ from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results
 from anyscore.kernels.triton import edges as edge_kernels
 from anyscore.kernels.triton import graphs as triton
 from helpers.budget import EPS, assert_near, size
+from helpers.by_pair import by_pair
 from helpers.oracle import numbers
 from helpers.samples import HIDDEN, NAMES, make_score, normal
 
@@ -89,7 +90,7 @@ def close(found: list[Tensor], want: list[Tensor], bound: float) -> None:
         assert_near(x, exactly, bound * max(1, size(exactly)))
 
 
-@pytest.mark.parametrize("name", NAMES)
+@by_pair("name", NAMES)
 def test_every_score(name: str, launched: list[str]) -> None:
     given = tensors()
     close(results(name, given, "auto"), results(name, given, "reference"), 1e-11)
