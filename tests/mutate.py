@@ -14,6 +14,7 @@ survive: a change may make no difference.
 from __future__ import annotations
 
 import argparse
+import ast
 import io
 import os
 import random
@@ -142,8 +143,76 @@ sys.path.insert(0, {source!r})
 import anyscore
 assert anyscore.__file__.startswith({source!r}), anyscore.__file__
 import pytest
-sys.exit(pytest.main(sys.argv[1:]))
+class Contexts:
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item):
+        if "coverage" in sys.modules and (run := sys.modules["coverage"].Coverage.current()):
+            run.switch_context(item.nodeid.partition("[")[0])
+        return (yield)
+sys.exit(pytest.main(sys.argv[1:], plugins=[Contexts()]))
 """
+
+
+def statement(text: str, line: int) -> range:
+    """Return the lines of the statement at a line; of one with a body, those before it."""
+    best = range(line, line + 1)
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or line):
+            body = getattr(node, "body", None)
+            end = body[0].lineno if body else (node.end_lineno or line) + 1
+            if line < end:
+                best = range(node.lineno, max(end, node.lineno + 1))
+    return best
+
+
+class Traces:
+    """The tests of `make test` that reach a line of Python, as coverage.py saw them.
+
+    A test is named by file and function. What an import reaches is of every test.
+    """
+
+    def __init__(self, folder: Path, root: Path) -> None:
+        from coverage import CoverageData
+
+        self.root = root
+        self.files: dict[str, dict[int, list[str]]] = {}
+        for path in sorted(folder.glob("*.coverage")):
+            data = CoverageData(str(path))
+            data.read()
+            for file in data.measured_files():
+                name = "src/anyscore/" + file.partition("/src/anyscore/")[2]
+                lines = self.files.setdefault(name, {})
+                for line, contexts in data.contexts_by_lineno(file).items():
+                    lines.setdefault(line, []).extend(contexts)
+
+    def tests(self, mutant: Mutant) -> list[str] | None:
+        """Return the tests that reach a mutant; None for every test."""
+        reached = self.files.get(mutant.file, {})
+        text = (self.root / mutant.file).read_text(encoding="utf-8")
+        python = mutant.file.endswith(".py")
+        lines = statement(text, mutant.line) if python else range(0)
+        contexts = [x for line in lines for x in reached.get(line, [])]
+        if not python or "/triton/" in mutant.file or "" in contexts:
+            return None  # the interpreter of Triton compiles its functions anew
+        return list(dict.fromkeys(contexts))
+
+
+def trace(copy: Copy, folder: Path) -> Traces:
+    """Run the tests of `make test` once, but for Triton's; note in `folder` what they reach."""
+    start = folder / "start.py"
+    start.write_text(START.format(source=str(copy.folder / "src")), encoding="utf-8")
+    runs = {paths: more for _, more, paths in SAMPLED if "TRITON_INTERPRET" not in more}
+    for n, (paths, more) in enumerate(runs.items()):
+        data = folder / f"{n}.coverage"
+        if not data.exists():
+            command = ["-m", "coverage", "run", "--source=src/anyscore", f"--data-file={data}"]
+            options = [start, *paths, "-q", "-p", "no:cacheprovider", "-m", MARKS]
+            env = os.environ | more | {"OMP_NUM_THREADS": "1"}
+            subprocess.run(
+                [str(x) for x in (copy.python, *command, *options)],
+                cwd=copy.folder, env=env, stdout=subprocess.DEVNULL,
+            )  # fmt: skip
+    return Traces(folder, copy.folder)
 
 
 def near(mutant: Mutant, folders: list[Path]) -> list[Path]:
@@ -166,6 +235,7 @@ class Copy:
 
     def __init__(self, root: Path, folder: Path, python: Path, sample: bool) -> None:
         self.folder, self.python, self.sample = folder, python, sample
+        self.traces: Traces | None = None
         self.unbroken: Path | None = None
         copied(root, folder)
         code = "import anyscore._core; print(anyscore._core.__file__)"
@@ -237,6 +307,11 @@ class Copy:
         more, patterns = next((e, t) for p, e, t in places if re.search(p, mutant.file))
         found = [x for pattern in patterns for x in sorted(self.folder.glob(pattern))]
         paths = only or list(dict.fromkeys(map(str, [*near(mutant, found), *found])))
+        if self.traces is not None and not only:
+            reached = self.traces.tests(mutant)
+            if reached == []:
+                return "survived: no test reaches it", None
+            paths = paths if reached is None else reached
         python, options, path = self.python, ["-p", "no:xdist", "-p", "no:cacheprovider"], []
         if self.sample:
             options += ["-m", MARKS]
@@ -278,6 +353,9 @@ def main() -> None:
     parser.add_argument("--after", type=int, default=0, help="go on after so many of those drawn")
     parser.add_argument("--only", default="", help="files whose name starts so, such as csrc/")
     parser.add_argument("--sample", action="store_true", help="by the tests of `make test` alone")
+    parser.add_argument(
+        "--traces", type=Path, help="folder: with --sample, ask the tests that reach a line"
+    )
     parser.add_argument("--jobs", type=int, default=1)
     parser.add_argument("--seconds", type=float, default=1800, help="for the tests of one mutant")
     parser.add_argument("--list", action="store_true", help="say what would be changed, no more")
@@ -293,8 +371,13 @@ def main() -> None:
     found: dict[Mutant, str] = {}
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copies: SimpleQueue[Copy] = SimpleQueue()
+        traces = None
         for n in range(given.jobs):
-            copies.put(Copy(root, Path(folder) / str(n), python, given.sample))
+            copy = Copy(root, Path(folder) / str(n), python, given.sample)
+            if given.traces and given.sample and traces is None:
+                traces = trace(copy, given.traces)
+            copy.traces = traces
+            copies.put(copy)
 
         def work(mutant: Mutant) -> None:
             copy, start = copies.get(), time.monotonic()
