@@ -166,7 +166,7 @@ def statement(text: str, line: int) -> range:
 
 
 class Traces:
-    """The tests of `make test` that reach a line of Python, as coverage.py saw them.
+    """The tests of `make test` that reach a line of Python, as coverage saw them.
 
     A test is named by file and function. What an import reaches is of every test.
     """
