@@ -49,7 +49,7 @@ OLDEST_tensorflow := $(patsubst %,frameworks/tensorflow/test_%.py,table calls ed
 demo: .venv/lab  ## compare attention scores at sorting; the report's place is printed
 	$(BIN)/anyscore compare --model pointer --scores scaled_dot,gaussian,additive --seeds 6 --no-rates
 
-test: .venv/test .venv/triton  ## in five minutes: the tests marked `sample`, to the end, whatever fails on the way
+test: .venv/test .venv/triton  ## in six minutes: the tests marked `sample`, to the end, whatever fails on the way
 	@echo '$(words $(QUICK)) processes run the tests, some minutes long; each prints its output when it ends'
 	@$(EACH) $(QUICK)
 	@echo 'make test: every test passed'

@@ -141,6 +141,7 @@ def leaves(bias: np.ndarray) -> list[Tensor]:
     return [torch.tensor(x, requires_grad=True) for x in (*inputs(), bias)]
 
 
+@pytest.mark.slow
 @IMPL
 @pytest.mark.parametrize(("softcap", "after"), [(0.0, False), (1.5, False), (1.5, True)])
 @pytest.mark.parametrize("kind", [*objects(), *map(str, SHAPES)])

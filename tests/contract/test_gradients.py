@@ -95,6 +95,7 @@ def small(score: str) -> tuple[list[Tensor], Any]:
     return [*data, *tensors], call
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("score", SCORES)
 def test_gradcheck(score: str) -> None:
     """First and second derivatives agree with finite differences, with a query without keys."""

@@ -53,6 +53,7 @@ def test_where_none_may_be_missing_the_tests_fail(tmp_path: Path) -> None:
     assert "skipped" not in said
 
 
+@pytest.mark.slow
 def test_a_missing_package_fails_there_too(tmp_path: Path) -> None:
     test = tmp_path / "test_page.py"
     test.write_text("from helpers import machine\nmachine.package('no_such_package')\n")
