@@ -23,26 +23,32 @@ JOBS = {
 }
 """Name → targets of the Makefile, which together are those of `make test-daily`."""
 
+ALWAYS = "NumPy and the core"
+"""The job whose tests read every file, for the names of files and for docstrings."""
+
 CONCERNS = (
-    (r"src/anyscore/lab/|tests/(lab|plot|benchmarks)/", "laboratory and pages"),
-    (r"(benchmarks|measurements)/|tests/frameworks/ray/", "laboratory and pages"),
-    (r"docs/|[^/]*\.md$|tests/docs/", "NumPy and the core|laboratory and pages"),
-    (r"tests/frameworks/(torch|hf)/|src/anyscore/hf/", "PyTorch|kernels, interpreted"),
-    (r"tests/frameworks/jax/|src/anyscore/(kernels/(pallas|xla)|jax)/", "JAX|TensorFlow and Keras"),
-    (r"tests/frameworks/(tensorflow|keras)/|src/anyscore/keras/", "TensorFlow and Keras"),
-    (r"tests/frameworks/mxnet/|src/anyscore/mxnet/", "MXNet"),
-    (r"tests/frameworks/triton/|src/anyscore/kernels/triton/", "PyTorch|kernels, interpreted"),
-    (r"tests/(contract|core|fuzz)/", "NumPy and the core"),
+    (r"docs/|[^/]*\.md$|tests/(docs|lab|plot|benchmarks|package)/", "laboratory and pages"),
+    (r"tests/frameworks/ray/", "laboratory and pages"),
+    (r"tests/(contract|fuzz)/", ALWAYS),
+    (r"tests/frameworks/(torch|hf)/", "PyTorch|kernels, interpreted"),
+    (r"tests/frameworks/jax/", "JAX"),
+    (r"tests/frameworks/(tensorflow|keras)/", "TensorFlow and Keras"),
+    (r"tests/frameworks/mxnet/", "MXNet"),
+    (r"tests/frameworks/triton/", "PyTorch|kernels, interpreted"),
+    (r"src/anyscore/(jax|kernels/(pallas|xla))/", "JAX|TensorFlow and Keras|laboratory and pages"),
+    (r"src/anyscore/keras/", "TensorFlow and Keras|laboratory and pages"),
+    (r"src/anyscore/mxnet/", "MXNet|laboratory and pages"),
+    (r"src/anyscore/kernels/triton/", "PyTorch|kernels, interpreted"),
 )
-"""Patterns of a file's beginning, and the jobs that it concerns. Any other file concerns all."""
+"""Patterns of a file's beginning, and the jobs besides `ALWAYS`. Any other file concerns all."""
 
 
 def concerned(files: Iterable[str]) -> list[str]:
     """Return the names of the jobs that a change of these files concerns."""
-    names: set[str] = set()
+    names = {ALWAYS}
     for file in files:
-        of_file = next((jobs for pattern, jobs in CONCERNS if re.match(pattern, file)), None)
-        names.update(JOBS if of_file is None else of_file.split("|"))
+        jobs = next((jobs for pattern, jobs in CONCERNS if re.match(pattern, file)), None)
+        names.update(JOBS if jobs is None else jobs.split("|"))
     return [name for name in JOBS if name in names]
 
 

@@ -75,7 +75,7 @@ def kept_pairs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) 
     Pairs are compiled with -O1, in a third of the time. The fuzz has the flags that users have.
     """
     if cpu.problem() is not None:
-        pytest.skip("the C++ core is not built")
+        pytest.skip(machine.CORE)
     machine.compiler()
     sooner = tuple("-O1" if flag == "-O3" else flag for flag in compiler.FLAGS)
     monkeypatch.setattr(compiler, "FLAGS", sooner)

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from helpers import machine
 from helpers.hang import HANG
 
 SCRIPT = Path(__file__).parents[2] / "benchmarks" / "builds.py"
@@ -20,10 +21,9 @@ def run(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, timeout=HANG)
 
 
-@pytest.mark.slow
 @pytest.mark.weekly
 def test_a_build_beside_itself() -> None:
-    core = pytest.importorskip("anyscore._core", reason="the C++ core is not built")
+    core = pytest.importorskip("anyscore._core", reason=machine.CORE)
     done = run(core.__file__, core.__file__, "--shapes", "2,3,5,8,4", "2,3,70,8,4", "--rounds", "3")
     assert (done.returncode, done.stderr) == (0, "")
     head, *rows = done.stdout.splitlines()
@@ -49,7 +49,7 @@ def test_a_file_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_an_instruction_set_that_is_not_there(capsys: pytest.CaptureFixture[str]) -> None:
-    core = pytest.importorskip("anyscore._core", reason="the C++ core is not built")
+    core = pytest.importorskip("anyscore._core", reason=machine.CORE)
     said = refused(capsys, core.__file__, "--isa", "sse9")
     assert "has no --isa sse9, expected one of " in said
 

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from anyscore import Additive, attention
-from anyscore.kernels import cpu
 from anyscore.lab.bench.comparison import Comparison, Contestant, result
 from anyscore.lab.bench.runner import check
 from anyscore.lab.bench.timing import Deadline, Pace
@@ -27,9 +26,10 @@ from benchmarks.stages import Part, Settings
 from benchmarks.stages_gpu import GPU_PARTS
 from benchmarks.work import RANGES, Work
 from benchmarks.worker import Lost
+from helpers import machine
 from helpers.benchmark_command import call, check_refused, prepared
 
-pytestmark = [pytest.mark.slow, pytest.mark.weekly]
+pytestmark = pytest.mark.weekly
 
 TINY = Shape(2, 67, 67, 8, 8)
 H200 = Chip("H200", (9, 0), 132, 50 * 2**20, 141 * 2**30, mhz=1755.0, max_mhz=1980.0)
@@ -39,7 +39,7 @@ ATTENTION = [
     for name, rival in ON_GPU.items()
     if "attention" in rival.tasks and name not in ("flex, approximate", "keops", "separable")
 ]
-core = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not there")
+core = machine.needs_core
 
 
 @pytest.fixture

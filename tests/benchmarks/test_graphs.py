@@ -20,7 +20,7 @@ from benchmarks.stages_models import GRAPH
 from helpers import machine
 from helpers.benchmark_command import prepared
 
-pytestmark = [pytest.mark.slow, pytest.mark.weekly]
+pytestmark = pytest.mark.weekly
 
 SHAPE = Shape(2, 9, 13, 4, 4)
 NAMES = OURS.name, "eager", "pyg", "pyg-compile"

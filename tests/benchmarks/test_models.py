@@ -19,7 +19,7 @@ from benchmarks.stages import Settings
 from benchmarks.stages_models import LOCATIONS, PACKED
 from helpers.benchmark_command import prepared
 
-pytestmark = [pytest.mark.slow, pytest.mark.weekly]
+pytestmark = pytest.mark.weekly
 
 PACKS, STEPS = Shape(4, 9, 9, 3, 5), Shape(3, 1, 17, 5, 4)
 PACE = Pace(rounds=3, seconds=0.01, turn=1e-3)

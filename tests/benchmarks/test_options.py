@@ -4,13 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from anyscore.kernels import cpu
 from benchmarks import options
+from helpers import machine
 
-pytestmark = [
-    pytest.mark.slow,  # a compiler runs
-    pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built"),
-]
+pytestmark = machine.needs_core
 
 
 @pytest.fixture(autouse=True)

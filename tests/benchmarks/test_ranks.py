@@ -32,7 +32,6 @@ def test_the_page_has_this_arithmetic() -> None:
         assert f"| {tokens:,} tokens, {machines} GPUs | {line} |" in page
 
 
-@pytest.mark.slow
 @pytest.mark.weekly
 def test_tables(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path

@@ -87,7 +87,6 @@ def test_a_file_of_measurements(tmp_path: Path) -> None:
     assert path.read_text(encoding="utf-8").count('\n  {"workload"') == 2
 
 
-@pytest.mark.slow
 def test_the_command_writes_a_run_of_record(folder: Path, tmp_path: Path) -> None:
     sizes = ("--shape", "2,5,7,11,3", "--parts", "range", "--threads", "1", "--quiet")
     found = call(*sizes, "--record", "here", "--out", tmp_path / "run")
@@ -107,7 +106,6 @@ def test_a_quick_run_is_no_record(given: tuple[str, ...]) -> None:
     check_refused(call("--record", *given), "--record: expected a name")
 
 
-@pytest.mark.slow
 def test_small_layers_write_a_run_of_record(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(small_layers, "TURN", 0.0)
     monkeypatch.setattr(small_layers, "ROUNDS", 1)

@@ -33,7 +33,7 @@ from benchmarks.worker import Lost, Worker
 from helpers.benchmark_command import call, check_refused, plain
 from helpers.hang import HANG
 
-pytestmark = [pytest.mark.slow, pytest.mark.weekly]
+pytestmark = pytest.mark.weekly
 
 SHAPE = Shape(2, 5, 7, 11, 3)
 QUICK = Pace(rounds=3, seconds=0.01, turn=1e-3)

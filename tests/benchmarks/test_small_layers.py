@@ -9,7 +9,6 @@ import pytest
 from benchmarks import small_layers
 
 
-@pytest.mark.slow
 def test_table(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     monkeypatch.setattr(small_layers, "TURN", 0.0)
     monkeypatch.setattr(small_layers, "ROUNDS", 1)

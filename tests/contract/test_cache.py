@@ -23,8 +23,8 @@ from anyscore import (
     plan,
     prepare_keys,
 )
-from anyscore.kernels import cpu
 from anyscore.torch import Attention, MultiHeadAttention
+from helpers import machine
 from helpers.by_pair import by_pair
 from helpers.cases import SCORES as CASES
 from helpers.cases import WIDTH
@@ -110,7 +110,7 @@ def test_gradients(name: str, mask: str, impl: str) -> None:
         torch.testing.assert_close(x, y, rtol=1e-8, atol=1e-8)
 
 
-@pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
+@machine.needs_core
 @FRAMEWORKS
 def test_the_core_is_used_and_packs_what_it_wants(framework: str) -> None:
     to = torch.tensor if framework == "torch" else np.asarray

@@ -14,6 +14,7 @@ from anyscore.call.operands import Operands, Results
 from anyscore.kernels import cpu
 from anyscore.modifiers.dropout import dropout_mask
 from anyscore.ops import load
+from helpers import machine
 from helpers.dropout_blocks import (
     KEYS,
     LEAD,
@@ -28,10 +29,7 @@ from helpers.dropout_blocks import (
     kept,
 )
 
-pytestmark = [
-    pytest.mark.sample,
-    pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built"),
-]
+pytestmark = [pytest.mark.sample, machine.needs_core]
 ORIGIN = pytest.mark.parametrize("origin", ORIGINS)
 
 

@@ -22,8 +22,7 @@ from anyscore import (
     make_cache,
     plan,
 )
-from anyscore.kernels import cpu
-from helpers import oracle
+from helpers import machine, oracle
 from helpers.by_pair import by_pair
 from helpers.growing_caches import FRAMEWORKS, KV, WITH_A_BIAS, B, H, T, arrays, run, same, to
 from helpers.samples import NAMES, make_score, normal
@@ -204,7 +203,7 @@ def test_dtypes(name: str, dtype: torch.dtype) -> None:
         torch.testing.assert_close(found, expected, rtol=4 * eps, atol=4 * eps)
 
 
-@pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
+@machine.needs_core
 @FRAMEWORKS
 def test_the_core_is_used_and_packs_what_it_wants(framework: str) -> None:
     q, k, v = map(to(framework), arrays())

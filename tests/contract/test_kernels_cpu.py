@@ -12,13 +12,11 @@ import torch
 from anyscore import Additive, Causal, Lengths, attention
 from anyscore.call.operands import Operands, Results, Settings
 from anyscore.kernels import cpu
+from helpers import machine
 from helpers.by_pair import by_pair
 from helpers.samples import NAMES, PAIRS, make_score, normal
 
-pytestmark = [
-    pytest.mark.sample,
-    pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built"),
-]
+pytestmark = [pytest.mark.sample, machine.needs_core]
 
 B, T_Q, T_K, D, D_V = 2, 3, 7, 5, 11
 SCORES = by_pair("name", NAMES)

@@ -83,7 +83,6 @@ def kept(tmp_path: Path) -> list[Path]:
     return sorted((tmp_path / "cache/anyscore/pairs").iterdir())
 
 
-@pytest.mark.slow
 def test_once_for_all_processes(start: Run, tmp_path: Path, compiler: Path) -> None:
     """Two processes at once both load the pair, and a later one compiles nothing. A damaged or
     truncated library is compiled again, once.

@@ -18,6 +18,7 @@ from anyscore import attention, make_cache, scores
 from anyscore.backends.repeated import MAX_CALLS, MAX_KINDS, REPEATED
 from anyscore.kernels import cpu
 from anyscore.masks.objects import Causal, Interval, Lengths, Window
+from helpers import machine
 from helpers.repeated_calls import SEEN, Arguments, Draw, call_of, check, forget, outcome, watched
 from helpers.repeated_kinds import (
     KINDS,
@@ -35,10 +36,7 @@ from helpers.repeated_kinds import (
     turned,
 )
 
-pytestmark = [
-    pytest.mark.sample,
-    pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built"),
-]
+pytestmark = [pytest.mark.sample, machine.needs_core]
 
 FRAMEWORKS = pytest.mark.parametrize("framework", ["numpy", "torch"])
 WAYS = {"numpy": ("numpy", 0), "torch": ("torch", 0), "gradients": ("torch", 1)}

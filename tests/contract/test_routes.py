@@ -30,6 +30,7 @@ from anyscore import (
 from anyscore.kernels import cpu
 from anyscore.score.factors import Factors
 from anyscore.score.pairs import TANH, Pair
+from helpers import machine
 from helpers.by_pair import by_pair
 from helpers.hang import HANG
 from helpers.samples import NAMES, make_score, normal
@@ -40,7 +41,7 @@ B, T_Q, T_K, D, D_V = 2, 3, 7, 5, 11
 FUSED = "fused, and keeps the contract"
 
 pytestmark = [pytest.mark.sample, *WARNINGS]
-needs_core = pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
+needs_core = machine.needs_core
 
 
 def call(**change: Any) -> dict[str, Any]:

@@ -10,8 +10,7 @@ import pytest
 import torch
 
 from anyscore import Causal, Dot, Lengths, attention, plan
-from anyscore.kernels import cpu
-from helpers import oracle
+from helpers import machine, oracle
 from helpers.by_pair import by_pair
 from helpers.samples import NAMES, OUTER, make_score, normal
 
@@ -20,7 +19,7 @@ pytestmark = pytest.mark.sample
 B, H, KV, T_Q, T_K, D, D_V = 2, 4, 2, 3, 7, 5, 2
 CORE = pytest.param(
     "fused",
-    marks=pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built"),
+    marks=machine.needs_core,
 )
 IMPL = pytest.mark.parametrize("impl", ["reference", CORE])
 ROWS = by_pair(
@@ -93,7 +92,7 @@ def test_a_large_cap_is_none(impl: str) -> None:
     np.testing.assert_allclose(capped, plain, rtol=1e-12)
 
 
-@pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
+@machine.needs_core
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("queries", [1, 2, 3])
 def test_half_precision_and_decoding(dtype: Any, queries: int) -> None:
@@ -110,7 +109,7 @@ def test_half_precision_and_decoding(dtype: Any, queries: int) -> None:
             torch.testing.assert_close(x, y, rtol=2 * torch.finfo(dtype).eps, atol=2e-6)
 
 
-@pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
+@machine.needs_core
 def test_plans() -> None:
     """A cap excludes PyTorch's own attention, which has none; the core takes a query bias."""
     q, k, v = (torch.tensor(x, dtype=torch.float16) for x in inputs())

@@ -11,10 +11,11 @@ import torch
 
 import anyscore
 from anyscore.backends import numpy_core
+from helpers import machine
 
 pytestmark = pytest.mark.sample
 
-core: Any = pytest.importorskip("anyscore._core", reason="the C++ core is not built")
+core: Any = pytest.importorskip("anyscore._core", reason=machine.CORE)
 
 ISA = pytest.mark.parametrize("isa", core.isas())
 VALUE = np.full((64, 300, 16), 1e-40, np.float32)

@@ -14,9 +14,10 @@ from anyscore.kernels.cpu import AT_ONCE
 from core import literal
 from core.call import Call, name_of, numbers, stored
 from core.literal import Results
+from helpers import machine
 from helpers.budget import BAND, EPS, assert_near, error, size
 
-core: Any = pytest.importorskip("anyscore._core", reason="the C++ core is not built")
+core: Any = pytest.importorskip("anyscore._core", reason=machine.CORE)
 
 
 def runnable() -> set[str]:

@@ -23,7 +23,7 @@ from core.raw import compare
 from helpers import machine
 from helpers.hang import HANG
 
-pytestmark = [pytest.mark.slow, pytest.mark.weekly]  # three builds of the core
+pytestmark = pytest.mark.weekly  # three builds of the core
 
 TYPES = "float32", "float64", "float16", "bfloat16"  # in the order of call.h
 HERE = Path(__file__).parent

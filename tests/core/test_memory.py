@@ -49,7 +49,6 @@ else:
 """
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("pair", ["tanh", "absolute"])
 @pytest.mark.parametrize("what", HOSTILE)
 def test_hostile_sizes(what: str, pair: str) -> None:

@@ -59,7 +59,6 @@ def test_tasks_are_shared_out(program: Path, name: str) -> None:
     check(program, name)
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("name", ["covers", "shares", "concurrent", "nested"])
 def test_threads_do_not_race(watched: Path, name: str) -> None:
     check(watched, name)

@@ -52,7 +52,6 @@ def test_same_bits(pair: str, axis: str) -> None:
             assert same(alone, run(call, threads=threads, prepared=prepared)), f"{threads}: {call}"
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("axis", LARGE)
 @PAIR
 def test_large(pair: str, axis: str) -> None:
@@ -185,7 +184,6 @@ print("done")
 """
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
 @pytest.mark.parametrize(("before", "busy"), [(1, 0), (2, 0), (2, 2)])
 def test_after_a_fork(before: int, busy: int) -> None:

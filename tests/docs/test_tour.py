@@ -13,15 +13,15 @@ import pytest
 import torch
 
 import anyscore
-from anyscore.kernels import cpu
 from anyscore.torch import Attention
+from helpers import machine
 
 ROOT = Path(anyscore.__file__).parent
 PAGE = Path(__file__).parents[2] / "CONTRIBUTING.md"
 CELL = re.compile(r"`([\w/]+\.py)`: ((?:`[\w.]+`(?: \(.*?\))?(?:, )?)+)")
 
 pytestmark = [
-    pytest.mark.skipif(cpu.problem() is not None, reason="the core alone repeats calls"),
+    machine.needs_core,
     pytest.mark.skipif(sys.version_info < (3, 11), reason="co_qualname is from Python 3.11 on"),
 ]
 

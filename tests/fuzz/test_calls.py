@@ -22,8 +22,6 @@ from fuzz.judge import judge
 from fuzz.runners import Answered, NumPy
 from helpers.table_scores import RANKS, ROWS
 
-pytestmark = pytest.mark.slow
-
 
 def test_calls(runner: NumPy, effort: Effort) -> None:
     """Results and gradients of any call are right, masked entries are 0, and all bits repeat."""

@@ -25,7 +25,7 @@ from fuzz.fuzzing import Effort
 from fuzz.judge import judge
 from fuzz.runners import NumPy
 
-pytestmark = [pytest.mark.slow, pytest.mark.weekly]
+pytestmark = pytest.mark.weekly
 
 Defect = Callable[[pytest.MonkeyPatch], None]
 QUICK = Effort(simplify=False)

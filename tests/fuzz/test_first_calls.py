@@ -7,13 +7,10 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
 from hypothesis import strategies as st
 
 from fuzz.fuzzing import Effort
 from helpers import hang
-
-pytestmark = pytest.mark.slow
 
 FOLDER = Path(__file__).parents[1] / "frameworks/torch"
 

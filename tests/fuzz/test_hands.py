@@ -9,15 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-import pytest
 import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
 from anyscore import attention
 from fuzz.fuzzing import Effort
-
-pytestmark = pytest.mark.slow
 
 LEAST = torch.finfo(torch.float32).min
 Step = Callable[[Any], Any]

@@ -4,13 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import pytest
 from hypothesis import strategies as st
 
 from fuzz.fuzzing import Effort
 from helpers.damaged_runs import WAYS, Damage, check, damages
-
-pytestmark = pytest.mark.slow
 
 
 def test_damaged_runs(effort: Effort, tmp_path: Path) -> None:

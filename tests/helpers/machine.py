@@ -11,6 +11,8 @@ from typing import Any, TypeVar
 
 import pytest
 
+from anyscore.kernels import cpu
+
 PROGRAMS = {
     "a browser": (("chromium", "chromium-browser", "google-chrome"), "apt-get install chromium"),
     "node": (("node",), "apt-get install nodejs"),
@@ -50,6 +52,10 @@ def package(name: str) -> Any:
 def lacks(part: str, remedy: str = "make .venv/dev") -> str:
     """Return the reason of a skip, also for `pytest.importorskip`."""
     return f"{_LACKS} {part}: {remedy}"
+
+
+CORE = lacks("the C++ core", "`anyscore info` says why")
+needs_core = pytest.mark.skipif(cpu.problem() is not None, reason=CORE)
 
 
 def judged(report: Report) -> Report:

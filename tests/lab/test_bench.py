@@ -30,8 +30,6 @@ from helpers.by_pair import by_pair
 from lab.cli.test_cli import check_refused
 from lab.command_line import call, check_help_does_not_wait_for_pytorch, plain
 
-pytestmark = pytest.mark.slow
-
 SHAPE = Shape(2, 5, 7, 11, 3)
 COMMAND = importlib.import_module("anyscore.lab.cli.bench")
 QUICK = Pace(rounds=3, seconds=0.01, turn=1e-3)

@@ -115,7 +115,6 @@ if __name__ == "__main__":
 """
 
 
-@pytest.mark.slow
 @pytest.mark.weekly
 def test_kills_at_any_moment_lose_nothing_that_is_finished(
     tmp_path: Path, here: dict[str, bytes]

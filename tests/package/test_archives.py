@@ -17,14 +17,10 @@ from pathlib import Path
 
 import pytest
 
-from anyscore.kernels import cpu
 from helpers import machine
 from package.wheels import PIP, ROOT, SMOKE, backend, installed, run, sources, wheel_of
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built"),
-]
+pytestmark = machine.needs_core
 
 SDIST = """
 import sys

@@ -33,7 +33,7 @@ def test_where_there_is_a_compiler_there_is_a_core() -> None:
     assert cpu.problem() is None
 
 
-@pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
+@machine.needs_core
 def test_headers_come_with_the_core() -> None:
     """The installed core has the headers, since a user's pairs are compiled against them."""
     beside = Path(cpu._core.__file__).parent / "csrc"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import re
 import subprocess
@@ -67,30 +68,32 @@ def test_jobs_have_the_targets_of_the_daily_tests() -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "concerned"),
+    ("file", "besides"),
     [
-        ("src/anyscore/mxnet/attention.py", ["MXNet"]),
-        ("tests/frameworks/keras/test_layers.py", ["TensorFlow and Keras"]),
-        ("src/anyscore/lab/verdict/judge.py", ["laboratory and pages"]),
-        ("README.md", ["NumPy and the core", "laboratory and pages"]),
-        ("src/anyscore/score/hidden.py", list(jobs.JOBS)),
-        ("csrc/simd/gemm.h", list(jobs.JOBS)),
-        ("constraints.txt", list(jobs.JOBS)),
+        ("src/anyscore/mxnet/attention.py", {"MXNet", "laboratory and pages"}),
+        ("tests/frameworks/keras/test_layers.py", {"TensorFlow and Keras"}),
+        ("README.md", {"laboratory and pages"}),
+        ("src/anyscore/lab/bench/run.py", set(jobs.JOBS)),
+        ("csrc/simd/gemm.h", set(jobs.JOBS)),
+        ("constraints.txt", set(jobs.JOBS)),
     ],
 )
-def test_a_change_runs_the_jobs_that_it_concerns(file: str, concerned: list[str]) -> None:
-    assert jobs.concerned([file]) == concerned
-    assert set(jobs.concerned([file, "tests/frameworks/mxnet/test_calls.py"])) == {
-        *concerned,
-        "MXNet",
-    }
+def test_a_change_runs_the_jobs_that_it_concerns(file: str, besides: set[str]) -> None:
+    assert set(jobs.concerned([file])) == {jobs.ALWAYS, *besides}
+    assert jobs.concerned([file, "Makefile"]) == list(jobs.JOBS)
 
 
-def test_each_pattern_of_a_file_has_files_and_jobs() -> None:
-    files = [str(path.relative_to(ROOT)) for path in ROOT.glob("[!.]*/**/*.*")]
-    for pattern, names in jobs.CONCERNS:
-        assert set(names.split("|")) <= set(jobs.JOBS)
-        assert any(re.match(pattern, file) for file in files), pattern
+def test_tests_that_others_import_concern_their_jobs() -> None:
+    """A test runs in the jobs of its own file, and may import files that concern them all."""
+    tests = {x.relative_to(ROOT).as_posix() for x in (ROOT / "tests").rglob("*.py")}
+    for pattern, _ in jobs.CONCERNS:
+        assert any(re.match(pattern, x) for x in tests | {"README.md"}) or "src/" in pattern
+    for file in tests:
+        tree = ast.parse((ROOT / file).read_text(encoding="utf-8"))
+        for node in ast.walk(tree):
+            imported = f"tests/{(getattr(node, 'module', None) or '').replace('.', '/')}.py"
+            if isinstance(node, ast.ImportFrom) and imported in tests:
+                assert set(jobs.concerned([file])) <= set(jobs.concerned([imported])), file
 
 
 def test_without_a_base_all_jobs_run() -> None:

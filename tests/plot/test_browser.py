@@ -265,7 +265,6 @@ def test_twelve_layers_of_sixty_tokens_are_shown(open_page: Open) -> None:
     assert page.locator("#overview button").count() == 96
 
 
-@pytest.mark.slow
 def test_many_tokens_have_no_labels_and_still_answer(open_page: Open) -> None:
     page = open_page({"a": np.full((1500, 1500), 1 / 1500)})
     page.locator("#cells").focus()

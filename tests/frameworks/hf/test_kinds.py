@@ -34,13 +34,12 @@ KINDS = (
 
 
 @pytest.mark.filterwarnings("ignore")  # of transformers
-@pytest.mark.parametrize("name", [*FAST, *(pytest.param(x, marks=pytest.mark.slow) for x in KINDS)])
+@pytest.mark.parametrize("name", [*FAST, *KINDS])
 def test_a_mask_hides_the_same_as_in_eager(name: str) -> None:
     """`register` and `use` hide the same keys as `eager`."""
     assert list(problems(*small_model(name))) == []
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", ["GitModel", "Gemma2Model"])
 def test_a_mask_hides_the_same_when_compiled(name: str) -> None:

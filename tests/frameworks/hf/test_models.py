@@ -230,7 +230,6 @@ def test_checkpoints_of_gradients(reentrant: bool) -> None:
         torch.testing.assert_close(slope, expected[1][n], msg=n)
 
 
-@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
 def test_it_is_compiled() -> None:
     model, inputs = model_of("llama"), inputs_of("llama", padding("after"))

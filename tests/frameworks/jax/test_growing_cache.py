@@ -12,6 +12,7 @@ import pytest
 
 from anyscore import ALiBi, Cache, Causal, GATv2, Score, Window, attention, make_cache
 from anyscore.jax import MultiHeadAttention
+from helpers import machine
 from helpers.samples import PAIRS, make_score, normal
 
 B, H, KV, T, D, D_V = 2, 4, 2, 7, 5, 3
@@ -184,7 +185,7 @@ def test_packed_keys_go_along_and_elsewhere() -> None:
     (q, k, v), score = inputs("float32"), score_of("Additive", "float32")
     cache = make_cache(k[..., :3, :], v[..., :3, :], score, capacity=T)
     if cache.packed is None:
-        pytest.skip("the C++ core is not built")
+        pytest.skip(machine.CORE)
     one = [x[..., 3:4, :] for x in (q, k, v)]
     exported = jax.export.export(jax.jit(step))(cache, *one, score)
     expected = attention(q, k, v, score=score, mask=Causal())

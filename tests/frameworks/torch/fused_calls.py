@@ -10,14 +10,14 @@ import torch
 from torch import Tensor
 
 from anyscore import Causal, Interval, Keys, Lengths, attention
-from anyscore.kernels import cpu
+from helpers import machine
 from helpers.by_pair import by_pair
 from helpers.samples import NAMES, normal
 from helpers.transformed import WARNINGS, torch_score
 
 MARKS = [
     *WARNINGS,
-    pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built"),
+    machine.needs_core,
 ]
 
 B, H, KV, T_Q, T_K, D, D_V = 2, 4, 2, 3, 7, 5, 2

@@ -14,7 +14,7 @@ from anyscore import Causal, Interval, Keys, Lengths, Window, attention
 from helpers.samples import make_score, normal
 from helpers.transformed import WARNINGS, autograd, loss_of, same, tensors, torch_score
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_compiler"), *WARNINGS]
+pytestmark = [pytest.mark.usefixtures("fresh_compiler"), *WARNINGS]
 
 
 COMPILED: dict[str, Callable[[Tensor], Any]] = {

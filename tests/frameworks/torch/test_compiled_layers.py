@@ -13,7 +13,7 @@ from anyscore.torch import Attention, MultiHeadAttention
 from frameworks.torch.test_layers import BY_NAME, D_V, HIDDEN, T_Q, D, inputs, make
 from helpers.transformed import WARNINGS
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("fresh_compiler"), *WARNINGS]
+pytestmark = [pytest.mark.usefixtures("fresh_compiler"), *WARNINGS]
 
 
 @pytest.mark.parametrize("name", ["scaled_dot", "bilinear", "cosine", "trilinear", "additive"])

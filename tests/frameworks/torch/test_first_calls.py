@@ -24,13 +24,11 @@ def problems(cases: tuple[str, ...]) -> dict[str, str | None]:
     return found
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("case", first_calls.FEW)
 def test_some_first_calls(case: str) -> None:
     assert problems(first_calls.FEW)[case] is None
 
 
-@pytest.mark.slow
 @pytest.mark.weekly
 @pytest.mark.parametrize("case", first_calls.CASES)
 def test_a_first_call(case: str) -> None:

@@ -222,10 +222,7 @@ class Draw:
 
 @pytest.mark.parametrize(
     "start",
-    [
-        pytest.param(n, marks=[pytest.mark.slow, pytest.mark.weekly] if n else [])
-        for n in range(0, DRAWS, SHARE)
-    ],
+    [pytest.param(n, marks=pytest.mark.weekly if n else []) for n in range(0, DRAWS, SHARE)],
 )
 def test_drawn_mods(start: int) -> None:
     """Some parts of a share fit the kernels, and some are computed by the definition."""

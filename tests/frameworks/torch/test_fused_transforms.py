@@ -18,7 +18,7 @@ from frameworks.torch.fused_calls import D_V, DROPOUT, KV, MARKS, MASK, B, D, ca
 from helpers.samples import leaves, make_score, normal
 from helpers.transformed import autograd, same, torch_score
 
-pytestmark = [pytest.mark.slow, *MARKS]
+pytestmark = MARKS
 
 
 @DROPOUT

@@ -12,15 +12,12 @@ from torch.utils.checkpoint import checkpoint
 
 import anyscore
 from anyscore import attention
-from anyscore.kernels import cpu
 from anyscore.masks.objects import Causal, Keys, Window
+from helpers import machine
 from helpers.by_pair import by_pair
 from helpers.repeated_calls import SEEN, forget, watched
 
-pytestmark = [
-    pytest.mark.sample,
-    pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built"),
-]
+pytestmark = [pytest.mark.sample, machine.needs_core]
 
 KEYS, WIDE, NARROW = 7, 9, 5
 LENGTHS = torch.tensor([7, 0, 4])

@@ -22,9 +22,9 @@ from torch.utils.flop_counter import FlopCounterMode
 
 import anyscore
 from anyscore import attention, make_cache, scores
-from anyscore.kernels import cpu
 from anyscore.masks.objects import Causal, Window
 from anyscore.torch import Attention, MultiHeadAttention, Pointer
+from helpers import machine
 from helpers.by_pair import by_pair
 from helpers.repeated_calls import (
     Arguments,
@@ -40,7 +40,7 @@ from helpers.repeated_kinds import KINDS, additive, merged
 
 pytestmark = [
     pytest.mark.sample,
-    pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built"),
+    machine.needs_core,
     pytest.mark.filterwarnings("ignore::DeprecationWarning"),  # of transforms and compilers
 ]
 

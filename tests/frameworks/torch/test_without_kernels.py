@@ -142,7 +142,6 @@ def test_calls_that_do_not_warn(no_core: None, monkeypatch: pytest.MonkeyPatch) 
     attention(*large("cpu", tokens=3), score=Gaussian(1.0))
 
 
-@pytest.mark.slow
 def test_compiled_calls_do_not_warn() -> None:
     """The compiler would break the graph at a warning."""
 

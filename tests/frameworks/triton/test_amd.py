@@ -76,41 +76,41 @@ def row(pair: str, *marks: Any, **options: Any) -> Any:
     return pytest.param(pair, options, marks=marks, id=f"{pair}: {name}")
 
 
-WEEKLY = pytest.mark.slow, pytest.mark.weekly
+WEEKLY = pytest.mark.weekly
 
 
 @pytest.mark.parametrize("chip", CHIPS)
 @pytest.mark.parametrize(
     ("pair", "options"),
     [
-        row("tanh", *WEEKLY),
-        row("tanh", *WEEKLY, backward=True),
-        row("tanh", *WEEKLY, dtype=torch.float32),
-        row("tanh", *WEEKLY, dtype=torch.float32, backward=True),
-        row("tanh", *WEEKLY, dtype=torch.float64, d_v=80, dropout=0.1, bias=True, mask=True),
-        row("tanh", *WEEKLY, backward=True, **EVERYTHING),
-        row("tanh", *WEEKLY, backward=True, outer="tanh", outer_scale=30.0),
-        row("tanh", *WEEKLY, normalizer=2, mask=True),
+        row("tanh", WEEKLY),
+        row("tanh", WEEKLY, backward=True),
+        row("tanh", WEEKLY, dtype=torch.float32),
+        row("tanh", WEEKLY, dtype=torch.float32, backward=True),
+        row("tanh", WEEKLY, dtype=torch.float64, d_v=80, dropout=0.1, bias=True, mask=True),
+        row("tanh", WEEKLY, backward=True, **EVERYTHING),
+        row("tanh", WEEKLY, backward=True, outer="tanh", outer_scale=30.0),
+        row("tanh", WEEKLY, normalizer=2, mask=True),
         row("tanh", queries=1),
-        row("leaky_relu", *WEEKLY, **EVERYTHING),
-        row("leaky_relu", *WEEKLY, backward=True),
-        row("absolute", *WEEKLY, weight=False),
-        row("absolute", *WEEKLY, weight=False, backward=True),
-        row("squared", *WEEKLY, dropout=0.1),
-        row("squared", *WEEKLY, outer="sqrt", outer_scale=1.5, backward=True),
-        row("squared", *WEEKLY, outer="arcosh", outer_scale=1.5, backward=True),
-        row("squared", *WEEKLY, outer="log1p", outer_scale=1.5, queries=1),
-        row("product", *WEEKLY, weight=False, bias=True),
-        row("product", *WEEKLY, weight=False, features=torch.bfloat16, backward=True),
-        row("squared", *WEEKLY, weight=False, features=torch.float16, dtype=torch.float16),
-        row("product", *WEEKLY, weight=False, dtype=torch.float32, width=128, backward=True),
-        row("product", *WEEKLY, weight=False, dtype=torch.float32),
-        row("product", *WEEKLY, weight=False, dtype=torch.float64, backward=True),
-        row("product", *WEEKLY, weight=False, normalizer=2, backward=True),
+        row("leaky_relu", WEEKLY, **EVERYTHING),
+        row("leaky_relu", WEEKLY, backward=True),
+        row("absolute", WEEKLY, weight=False),
+        row("absolute", WEEKLY, weight=False, backward=True),
+        row("squared", WEEKLY, dropout=0.1),
+        row("squared", WEEKLY, outer="sqrt", outer_scale=1.5, backward=True),
+        row("squared", WEEKLY, outer="arcosh", outer_scale=1.5, backward=True),
+        row("squared", WEEKLY, outer="log1p", outer_scale=1.5, queries=1),
+        row("product", WEEKLY, weight=False, bias=True),
+        row("product", WEEKLY, weight=False, features=torch.bfloat16, backward=True),
+        row("squared", WEEKLY, weight=False, features=torch.float16, dtype=torch.float16),
+        row("product", WEEKLY, weight=False, dtype=torch.float32, width=128, backward=True),
+        row("product", WEEKLY, weight=False, dtype=torch.float32),
+        row("product", WEEKLY, weight=False, dtype=torch.float64, backward=True),
+        row("product", WEEKLY, weight=False, normalizer=2, backward=True),
         row("product", weight=False, queries=1, **EVERYTHING),
         row("squared", edges=True, bias=True),
-        row("tanh", *WEEKLY, edges=True, dropout=0.1, backward=True),
-        row("tanh", *WEEKLY, edges=True, dtype=torch.float64, normalizer=2, backward=True),
+        row("tanh", WEEKLY, edges=True, dropout=0.1, backward=True),
+        row("tanh", WEEKLY, edges=True, dtype=torch.float64, normalizer=2, backward=True),
     ],
 )  # fmt: skip
 def test_calls_compile(
@@ -122,7 +122,6 @@ def test_calls_compile(
         check(launch, chip)
 
 
-@pytest.mark.slow
 @pytest.mark.weekly
 @pytest.mark.parametrize("chip", CHIPS)
 def test_formulas_compile(launches: list[Launch], chip: str) -> None:

@@ -17,7 +17,6 @@ from anyscore.kernels.triton import call as calls
 from frameworks.triton.ptx import emulated
 
 pytestmark = [
-    pytest.mark.slow,
     pytest.mark.skipif(
         os.environ.get("TRITON_INTERPRET") == "1" or not minima.HAS_GLUON,
         reason="compiled kernels of Gluon, not interpreted ones",

@@ -72,7 +72,6 @@ def test_products(
         assert all(loop["LDGSTS"] for loop in loops), name_of(launch)
 
 
-@pytest.mark.slow
 @CHIPS
 def test_rows(launches: list[Launch], chip: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """Kernels of the choice and of rows spill next to nothing."""
@@ -87,7 +86,6 @@ def test_rows(launches: list[Launch], chip: int, monkeypatch: pytest.MonkeyPatch
     assert found["slopes"] == found["factors"] == 2  # of queries and of keys
 
 
-@pytest.mark.slow
 def test_exact_kernels_leave_problems(
     launches: list[Launch], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -101,7 +99,6 @@ def test_exact_kernels_leave_problems(
         assert compiled(launch, 90).stack <= spilled[name_of(launch)]
 
 
-@pytest.mark.slow
 @pytest.mark.oldest
 def test_whatever_may_be_there_compiles(
     launches: list[Launch], monkeypatch: pytest.MonkeyPatch

@@ -44,7 +44,6 @@ def test_processes_of_the_benchmark_begin(ran: Path) -> None:
     assert mib is not None
 
 
-@pytest.mark.slow
 @pytest.mark.weekly
 def test_trials_run_in_processes(ran: Path, pairs: Path) -> None:
     script = Path(sysconfig.get_path("scripts")) / "anyscore"

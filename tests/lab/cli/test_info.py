@@ -55,7 +55,6 @@ def test_info_says_that_the_core_was_built_elsewhere(monkeypatch: pytest.MonkeyP
     assert "built on another machine, without avx512, which this processor has" in said
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "missing", ["torch", *(pytest.param(x, marks=pytest.mark.weekly) for x in ("typer", "rich"))]
 )

@@ -30,7 +30,6 @@ from lab.command_line import SMALL, call, check_quiet_when_its_reader_leaves, pl
 from lab.sample_comparison import sample_comparison
 
 
-@pytest.mark.slow
 def test_output_that_is_no_terminal_has_no_control_characters_and_fits(
     pairs: Path, tmp_path: Path
 ) -> None:
@@ -44,7 +43,7 @@ def test_output_that_is_no_terminal_has_no_control_characters_and_fits(
 
 
 @pytest.mark.skipif(not os.path.exists("/dev/full"), reason="a device of Linux")
-@pytest.mark.parametrize("command", ["info", pytest.param("compare", marks=pytest.mark.slow)])
+@pytest.mark.parametrize("command", ["info", "compare"])
 def test_output_that_cannot_be_written_is_one_clear_line(
     command: str, pairs: Path, tmp_path: Path
 ) -> None:
@@ -64,7 +63,6 @@ def test_output_that_cannot_be_written_is_one_clear_line(
         assert len(list((run / "trials").iterdir())) == 10
 
 
-@pytest.mark.slow
 def test_a_reader_that_leaves_is_no_reason_to_complain(pairs: Path, tmp_path: Path) -> None:
     process = start("compare", pairs, "--out", tmp_path / "run", *SMALL[2:], "--epochs", "100")
     check_quiet_when_its_reader_leaves(process, HANG)

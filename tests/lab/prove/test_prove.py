@@ -200,7 +200,6 @@ def test_help_names_every_proof_and_does_not_wait_for_pytorch() -> None:
     check_help_does_not_wait_for_pytorch("prove")
 
 
-@pytest.mark.slow
 @pytest.mark.weekly
 def test_in_processes_of_their_own(tmp_path: Path) -> None:
     """The command gives the package's proofs to other processes."""

@@ -106,7 +106,6 @@ def test_what_is_measured() -> None:
     assert width.said_right(short, item) == width.looked_right(short, item) == 1 / 3
 
 
-@pytest.mark.slow
 @pytest.mark.weekly
 def test_a_small_training() -> None:
     train = width.WidthTrain(hidden=32, epochs=8, rate=8e-3, characters=120, tested=200)

@@ -67,7 +67,6 @@ def test_axe_finds_nothing(
     assert complaints(page) == []
 
 
-@pytest.mark.slow
 def test_axe_would_find_something(open_report: Open) -> None:
     page = open_report()
     page.evaluate(
@@ -76,7 +75,6 @@ def test_axe_would_find_something(open_report: Open) -> None:
     assert [text.split(":")[0] for text in complaints(page)] == ["landmark-unique"]
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("text", HOSTILE)
 def test_hostile_text_does_nothing(open_report: Open, text: str) -> None:
     comparison = hostile_comparison(text)

@@ -131,7 +131,6 @@ def test_hostile_names(text: str, tmp_path: Path) -> None:
     assert len(read(tmp_path / "trials.csv")) == len(comparison["trials"])
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("number", [10, 12, 13, 14, 17])
 def test_hostile_names_are_drawn(number: int, tmp_path: Path) -> None:
     """Names with control characters, other scripts, half a character or formulas are drawn."""

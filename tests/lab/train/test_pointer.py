@@ -140,7 +140,7 @@ def test_targets_are_places_and_unknown_tokens_can_be_said() -> None:
 
 @pytest.mark.parametrize(
     "score",
-    ["additive", *(pytest.param(x, marks=pytest.mark.slow) for x in ("scaled_dot", "gaussian"))],
+    ["additive", "scaled_dot", "gaussian"],
 )
 def test_it_learns_to_sort(score: str) -> None:
     data = encode(sorting(most=3), places=True)

@@ -88,7 +88,6 @@ one(Trial("additive", SEED), report)
 """
 
 
-@pytest.mark.slow
 @pytest.mark.weekly
 def test_a_search_that_was_killed_goes_on_to_the_same_result(data: Encoded, tmp_path: Path) -> None:
     whole = carried_out(data, tmp_path / "whole")
@@ -126,7 +125,6 @@ def test_a_damaged_journal_is_told_in_a_line(data: Encoded, tmp_path: Path) -> N
         carried_out(data, tmp_path)
 
 
-@pytest.mark.slow
 def test_trials_are_trained_with_what_the_searches_chose(tmp_path: Path) -> None:
     def tuned(scores: tuple[str, ...], trainings: int = 3) -> dict[str, Any]:
         record, _ = compare_pairs(

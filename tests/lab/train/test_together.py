@@ -61,7 +61,6 @@ def two(*arguments: str) -> list[subprocess.Popen[str]]:
     ]  # fmt: skip
 
 
-@pytest.mark.slow
 def test_two_processes_train_what_one_trains(tmp_path: Path) -> None:
     """Every model and score agrees; parts of a batch differ in tokens, and one has no pair."""
     file = str(tmp_path / "found")
@@ -85,7 +84,6 @@ def arguments(pairs: Path, tmp_path: Path) -> list[str]:
     return [str(x) for x in (*given, "--out", tmp_path / "run")]
 
 
-@pytest.mark.slow
 def test_compare_under_torchrun(arguments: list[str], tmp_path: Path) -> None:
     done = subprocess.run(
         [*TORCHRUN, "-m", "anyscore", *arguments], env=ENVIRONMENT, capture_output=True, text=True
@@ -114,7 +112,6 @@ def wait_until_it_trains(process: subprocess.Popen[str]) -> None:
     time.sleep(1)
 
 
-@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the processes")
 def test_ctrl_c_ends_all_processes_with_a_report(arguments: list[str], tmp_path: Path) -> None:
     process = subprocess.Popen(
@@ -131,7 +128,6 @@ def test_ctrl_c_ends_all_processes_with_a_report(arguments: list[str], tmp_path:
     assert not any(Path(f"/proc/{child}").exists() for child in children)
 
 
-@pytest.mark.slow
 def test_a_process_that_is_lost_ends_the_other(arguments: list[str]) -> None:
     first, second = two("-m", "anyscore", *arguments, "--epochs", "60000")
     wait_until_it_trains(first)

@@ -143,7 +143,6 @@ def test_the_recommended_score_and_its_best_seed_are_asked(run: Path) -> None:
     assert find_trial(run) == trials / "dot-seed0"
 
 
-@pytest.mark.slow
 def test_a_text_a_file_and_a_pipe_say_the_same(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "words.txt"
     file.write_bytes(b"ab\r\n\r\n  b  c  \ndab")
@@ -294,7 +293,6 @@ def test_an_own_model_cannot_be_asked(tmp_path: Path) -> None:
     )
 
 
-@pytest.mark.slow
 def test_ctrl_c_is_quiet_and_so_is_a_reader_that_leaves(run: Path, tmp_path: Path) -> None:
     file = tmp_path / "words.txt"
     file.write_text("abc\n" * 200_000, encoding="utf-8")

@@ -234,7 +234,6 @@ def test_tanh_near_zero() -> None:
     np.testing.assert_allclose(found, exact, rtol=0, atol=1e-5 * np.abs(exact).max())
 
 
-@pytest.mark.slow
 @pytest.mark.weekly
 @pytest.mark.parametrize("pair", ["leaky_relu", "absolute", "squared"])
 def test_width(pair: str) -> None:

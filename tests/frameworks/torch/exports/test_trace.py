@@ -16,8 +16,8 @@ from torch.func import functionalize, grad, vmap
 import anyscore
 from anyscore import Additive, Causal, Lengths, ScaledDot, attention, plan
 from anyscore import torch as layers
-from anyscore.kernels import cpu
 from frameworks.torch.exports.exported_layers import MASKS, D, Scores, inputs
+from helpers import machine
 from helpers.hang import HANG
 
 LAYERS: dict[str, Callable[[], nn.Module]] = {
@@ -141,7 +141,7 @@ def test_the_core_by_name_raises(transform: str) -> None:
         torch.jit.trace(f, x) if transform == "trace" else functionalize(f)(x)
 
 
-@pytest.mark.skipif(cpu.problem() is not None, reason="the C++ core is not built")
+@machine.needs_core
 def test_export_keeps_the_operator() -> None:
     """An export keeps the operator, which PyTorch can run; exports for others spell it out."""
     x = torch.randn(2, 5, D)

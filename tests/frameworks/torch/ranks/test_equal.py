@@ -12,11 +12,8 @@ from helpers.ranks_calls import ONE_OUTER, OPTIONS, SCORES, compare
 LAYOUTS = [
     "zigzag",
     "empty ranks",
-    pytest.param("contiguous", marks=pytest.mark.slow),
-    *(
-        pytest.param(x, marks=[pytest.mark.slow, pytest.mark.weekly])
-        for x in ("uneven", "without tokens")
-    ),
+    "contiguous",
+    *(pytest.param(x, marks=pytest.mark.weekly) for x in ("uneven", "without tokens")),
 ]
 ONE_OF_EACH_PAIR = ["additive", "gatv2", "laplace", "gaussian", "scaled_dot", "trilinear"]
 BUDGET = 1e-12
@@ -35,7 +32,6 @@ def test_ring(group: Callable[[int], Ranks], layout: str, option: str) -> None:
         assert max(errors.values()) <= BUDGET, errors
 
 
-@pytest.mark.slow
 @pytest.mark.weekly
 @pytest.mark.parametrize("option", OPTIONS)
 @pytest.mark.parametrize(
@@ -49,7 +45,6 @@ def test_numbers_of_ranks(
         assert max(errors.values()) <= BUDGET, errors
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("option", OPTIONS)
 def test_reference(group: Callable[[int], Ranks], option: str) -> None:
     scores = scores_for(option, ONE_OF_EACH_PAIR)

@@ -48,7 +48,6 @@ def started(ranks: int) -> list[subprocess.Popen[str]]:
     return processes
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize(
     "seed", [n if n < 4 else pytest.param(n, marks=pytest.mark.weekly) for n in range(50)]
 )

@@ -35,7 +35,6 @@ def test_a_layer_has_no_weights(group: Group) -> None:
     assert not any(group(2).run(ranks_calls.has_weights))
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("ranks", [1, 4])
 @pytest.mark.parametrize(
     ("script", "words"),
