@@ -133,7 +133,8 @@ SAMPLED = (  # the same for `make test`, which has nothing of MXNet and of trans
     (r"/torch|autocast|trees", {}, ("tests/frameworks/torch", *GENERAL)),
     (r"", {}, (*GENERAL, "tests/frameworks/torch")),
 )
-MARKS = "sample and not slow and not weekly"  # as the Makefile has it
+MAKEFILE = (HERE / "Makefile").read_text(encoding="utf-8")
+(MARKS,) = re.findall(r"^SAMPLE := (.*)", MAKEFILE, re.M)
 START = """
 import os, sys
 if "ANYSCORE_CORE" in os.environ:
@@ -199,6 +200,7 @@ class Traces:
 
 def trace(copy: Copy, folder: Path) -> Traces:
     """Run the tests of `make test` once, but for Triton's; note in `folder` what they reach."""
+    folder.mkdir(parents=True, exist_ok=True)
     start = folder / "start.py"
     start.write_text(START.format(source=str(copy.folder / "src")), encoding="utf-8")
     runs = {paths: more for _, more, paths in SAMPLED if "TRITON_INTERPRET" not in more}
@@ -213,18 +215,6 @@ def trace(copy: Copy, folder: Path) -> Traces:
                 cwd=copy.folder, env=env, stdout=subprocess.DEVNULL,
             )  # fmt: skip
     return Traces(folder, copy.folder)
-
-
-def near(mutant: Mutant, folders: list[Path]) -> list[Path]:
-    """Return the files of tests that share a word with the mutant's path; they run first."""
-    words = set(re.findall(r"[a-z]{4,}", mutant.file)) - {
-        "anyscore",
-        "attention",
-        "torch",
-        "triton",
-    }
-    files = [file for folder in folders for file in sorted(folder.rglob("test_*.py"))]
-    return [x for x in files if any(w.rstrip("s") in f"{x.parent.name}/{x.stem}" for w in words)]
 
 
 class Copy:
@@ -306,12 +296,10 @@ class Copy:
         places = SAMPLED if self.sample else PLACES
         more, patterns = next((e, t) for p, e, t in places if re.search(p, mutant.file))
         found = [x for pattern in patterns for x in sorted(self.folder.glob(pattern))]
-        paths = only or list(dict.fromkeys(map(str, [*near(mutant, found), *found])))
-        if self.traces is not None and not only:
-            reached = self.traces.tests(mutant)
-            if reached == []:
-                return "survived: no test reaches it", None
-            paths = paths if reached is None else reached
+        reached = self.traces.tests(mutant) if self.traces else None
+        if reached == []:
+            return "survived: no test reaches it", None
+        paths = only or reached or list(map(str, found))
         python, options, path = self.python, ["-p", "no:xdist", "-p", "no:cacheprovider"], []
         if self.sample:
             options += ["-m", MARKS]
@@ -360,6 +348,8 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=1800, help="for the tests of one mutant")
     parser.add_argument("--list", action="store_true", help="say what would be changed, no more")
     given = parser.parse_args()
+    if given.traces and not given.sample:
+        parser.error("--traces: expected --sample too, whose tests are traced")
     root, rng = given.root.resolve(), random.Random(given.seed)
     lines = mutants(root, given.only)
     drawn = [rng.choice(line) for line in rng.sample(lines, min(given.count, len(lines)))]
@@ -371,11 +361,9 @@ def main() -> None:
     found: dict[Mutant, str] = {}
     with tempfile.TemporaryDirectory(prefix="mutants-") as folder:
         copies: SimpleQueue[Copy] = SimpleQueue()
-        traces = None
-        for n in range(given.jobs):
-            copy = Copy(root, Path(folder) / str(n), python, given.sample)
-            if given.traces and given.sample and traces is None:
-                traces = trace(copy, given.traces)
+        made = [Copy(root, Path(folder) / str(n), python, given.sample) for n in range(given.jobs)]
+        traces = trace(made[0], given.traces.resolve()) if given.traces else None
+        for copy in made:
             copy.traces = traces
             copies.put(copy)
 
