@@ -72,7 +72,8 @@ def misses(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 def kept_pairs(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep compiled pairs of formulas for all tests; skip the test without core or compiler.
 
-    Pairs are compiled with -O1, in a third of the time. The fuzz has the flags that users have.
+    Pairs are compiled with -O1, in a third of the time. A test of test_own_pairs.py, the fuzz and
+    examples of pages have the flags that users have.
     """
     if cpu.problem() is not None:
         pytest.skip(machine.CORE)

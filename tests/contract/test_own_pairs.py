@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from anyscore import Causal, attention, log_weights, plan
+from anyscore.kernels.own_formulas import compiler
 from anyscore.ops import load
 from anyscore.score import formula as formula_language
 from anyscore.score.formula import formula_of, where
@@ -28,6 +29,7 @@ from helpers.transformed import WARNINGS
 
 SOFT = Pair.from_formula("softplus", SOFTPLUS)
 EACH = Pair.from_formula("each", EVERY)
+FLAGS = compiler.FLAGS  # before a fixture changes them
 FUSED = "fused, and keeps the contract"
 
 pytestmark = [pytest.mark.sample, pytest.mark.usefixtures("kept_pairs"), *WARNINGS]
@@ -76,6 +78,7 @@ def results(xs: list[torch.Tensor], score: Any, **options: Any) -> list[torch.Te
     ("pair", "exact"), [(SOFT, soft_torch), (EACH, every)], ids=["soft", "each"]
 )
 def test_values_and_gradients(pair: Pair, exact: Any, masked: bool, queries: int) -> None:
+    """Output, log-sum-exp and gradients are those of PyTorch's operations."""
     options = {"mask": Causal("end")} if masked else {}
     arrays = draw(2, queries=queries)
     for dtype, allowed in ((torch.float64, 1e-11), (torch.float32, 1e-4)):
@@ -86,6 +89,16 @@ def test_values_and_gradients(pair: Pair, exact: Any, masked: bool, queries: int
         expected = results(ys, score_of(exact)(ys[3]), **options)
         for x, y in zip(found, expected, strict=True):
             assert (x - y).abs().max() <= allowed * y.abs().max()
+
+
+@pytest.mark.slow
+def test_the_flags_that_users_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So are those of -O3. The formula is another, as a process loads each formula once."""
+    monkeypatch.setattr(compiler, "FLAGS", FLAGS)
+    assert "-O3" in compiler.flags("baseline")
+    pair = Pair.from_formula("each, as users have it", f"1 * ({EVERY})")
+    for masked, queries in ((False, 1), (True, 70)):
+        test_values_and_gradients(pair, every, masked, queries)
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
