@@ -110,6 +110,7 @@ def test_values(score: str, change: str, mask: str) -> None:
                 assert_within_budget(actual, expected, simple, what, dtype, band)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("change", CHANGES)
 @by_pair("score", SCORES)
 def test_gradients(score: str, change: str) -> None:

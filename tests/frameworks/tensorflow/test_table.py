@@ -70,7 +70,14 @@ def same(row: Row, dtype: str) -> tuple[np.ndarray, ...]:
         return plain.attend(np, to(c.query), to(c.key), to(c.value), built, keep(*row[1:]))
 
 
-@by_pair(("mode", "score"), modes_and_scores(HANDS), score=1)
+@by_pair(
+    ("mode", "score"),
+    [
+        pytest.param(*x, marks=pytest.mark.slow if "reference" in x[0] else ())
+        for x in modes_and_scores(HANDS)
+    ],
+    score=1,
+)
 def test_values(mode: str, score: str) -> None:
     for row in HANDS[mode]:
         if row[0] == score:

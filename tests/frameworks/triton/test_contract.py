@@ -32,6 +32,8 @@ from anyscore.kernels.triton import pairs
 from helpers import far_rows
 from helpers.samples import normal
 
+pytestmark = pytest.mark.sample
+
 PAGE = Path(__file__).parents[3] / "docs" / "own_pair.md"
 
 
@@ -101,6 +103,7 @@ def test_decoding_is_what_many_queries_are(monkeypatch: pytest.MonkeyPatch) -> N
     torch.testing.assert_close(*found, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.slow
 def test_operators_check_out() -> None:
     a, b, value, weight, *_ = tensors(torch.float32, grad=False)
     x = Operands(a, b, weight, value=value, stop=torch.tensor([[[50]]]))
@@ -114,6 +117,7 @@ def test_operators_check_out() -> None:
     torch.library.opcheck(operators.backward.operator, arguments)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["Additive", "Trilinear"])
 def test_first_and_second_derivatives(name: str) -> None:
     xs = [x.detach()[..., :7, :].clone().requires_grad_() for x in tensors(torch.float64)[:3]]
@@ -201,6 +205,7 @@ def test_versions_of_triton(monkeypatch: pytest.MonkeyPatch) -> None:
         cached.cache_clear()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("keys", [11, 70])
 @pytest.mark.parametrize("name", ["Additive", "Dot"])
 def test_rows_far_from_0(name: str, keys: int) -> None:

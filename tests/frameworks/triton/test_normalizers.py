@@ -12,6 +12,8 @@ from torch import Tensor
 from anyscore import Additive, Causal, Dot, Gaussian, Lengths, Sigmoid, Trilinear, attention
 from helpers.samples import normal
 
+pytestmark = pytest.mark.sample
+
 KEYS = 67
 MASKS: dict[str, Any] = {
     "none": None,

@@ -32,6 +32,8 @@ from helpers import far_rows
 from helpers.by_pair import by_pair
 from helpers.samples import normal
 
+pytestmark = pytest.mark.sample
+
 B, H, T_Q, T_K, D, D_V = 2, 4, 5, 35, 3, 2
 LENGTHS = jnp.array([0, 33])
 SEEDS = {"dropout": 0.4, "dropout_seed": 7}
@@ -114,6 +116,7 @@ def one(impl: str) -> Callable[..., jax.Array]:
     return of
 
 
+@pytest.mark.slow
 def test_vmap() -> None:
     """Each element of a batch has a seed; gradients batch twice, with shared operands."""
     q, k, v = arrays(H)
@@ -130,6 +133,7 @@ def test_vmap() -> None:
     agree(slopes)
 
 
+@pytest.mark.slow
 def test_scan_and_checkpoint() -> None:
     q, k, _ = arrays(H)
     score = Additive(*PARAMETERS[:3])
@@ -187,6 +191,7 @@ MESH = jax.make_mesh((2, 2), ("batch", "heads"), axis_types=(AxisType.Auto,) * 2
 SPREAD = PartitionSpec("batch", "heads")
 
 
+@pytest.mark.slow
 def test_spread_over_devices() -> None:
     """Each device computes its part, with dropout, and gathers nothing."""
     call = jax.jit(jax.grad(total("fused", **SEEDS), EVERYTHING))
@@ -211,6 +216,7 @@ def test_reasons(monkeypatch: pytest.MonkeyPatch) -> None:
     )
 
 
+@pytest.mark.slow
 def test_rows_far_from_0() -> None:
     """Rows of −1e9 and of finite minima are as exact as others."""
     q, k, value, bias, upstream = map(jnp.asarray, far_rows.example(T_K).values())
