@@ -150,7 +150,8 @@ class Contexts:
         if "coverage" in sys.modules and (run := sys.modules["coverage"].Coverage.current()):
             run.switch_context(item.nodeid.partition("[")[0])
         return (yield)
-sys.exit(pytest.main(sys.argv[1:], plugins=[Contexts()]))
+if __name__ == "__main__":  # processes of tests import this file
+    sys.exit(pytest.main(sys.argv[1:], plugins=[Contexts()]))
 """
 
 
@@ -203,7 +204,7 @@ def trace(copy: Copy, folder: Path) -> Traces:
     folder.mkdir(parents=True, exist_ok=True)
     start = folder / "start.py"
     start.write_text(START.format(source=str(copy.folder / "src")), encoding="utf-8")
-    runs = {paths: more for _, more, paths in SAMPLED if "TRITON_INTERPRET" not in more}
+    runs = {tuple(sorted(p)): more for _, more, p in SAMPLED if "TRITON_INTERPRET" not in more}
     for n, (paths, more) in enumerate(runs.items()):
         data = folder / f"{n}.coverage"
         if not data.exists():
