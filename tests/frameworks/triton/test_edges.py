@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from anyscore import Edges, attention, scores
+from anyscore import Additive, Edges, attention, scores
 from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results
 from anyscore.kernels.triton import edges as edge_kernels
 from anyscore.kernels.triton import graphs as triton
@@ -106,6 +106,20 @@ def test_what_surrounds_scores(name: str, option: str) -> None:
         results(name, given, impl, terms, **OPTIONS[option]) for impl in ("auto", "reference")
     )
     close(one, other, 1e-11)
+
+
+@pytest.mark.parametrize(("dtype", "bound"), [(torch.float64, 1e-12), (torch.float32, 1e-5)])
+def test_the_gradient_of_a_weight_beside_a_scale(dtype: torch.dtype, bound: float) -> None:
+    """In float64 the scale moves into the weight."""
+    given = tensors(dtype)[:3]
+
+    def slope(impl: str) -> list[Tensor]:
+        w = torch.tensor(normal(5)).to(dtype).requires_grad_()
+        score = Additive(None, None, w, scale=0.3)
+        out = attention(*given, score=score, mask=Edges.from_index(PAIRS, QUERIES), impl=impl)
+        return [*torch.autograd.grad(out.square().sum(), w)]
+
+    close(slope("auto"), slope("reference"), bound)
 
 
 @pytest.mark.slow
