@@ -202,14 +202,12 @@ class Traces:
 def trace(copy: Copy, folder: Path) -> Traces:
     """Run the tests of `make test` once, but for Triton's; note in `folder` what they reach."""
     folder.mkdir(parents=True, exist_ok=True)
-    start = folder / "start.py"
-    start.write_text(START.format(source=str(copy.folder / "src")), encoding="utf-8")
     runs = {tuple(sorted(p)): more for _, more, p in SAMPLED if "TRITON_INTERPRET" not in more}
     for n, (paths, more) in enumerate(runs.items()):
         data = folder / f"{n}.coverage"
         if not data.exists():
             command = ["-m", "coverage", "run", "--source=src/anyscore", f"--data-file={data}"]
-            options = [start, *paths, "-q", "-p", "no:cacheprovider", "-m", MARKS]
+            options = [copy.start, *paths, "-q", "-p", "no:cacheprovider", "-m", MARKS]
             env = os.environ | more | {"OMP_NUM_THREADS": "1"}
             subprocess.run(
                 [str(x) for x in (copy.python, *command, *options)],
@@ -229,6 +227,8 @@ class Copy:
         self.traces: Traces | None = None
         self.unbroken: Path | None = None
         copied(root, folder)
+        self.start = folder / "start.py"  # a file, which processes of tests import too
+        self.start.write_text(START.format(source=str(folder / "src")), encoding="utf-8")
         code = "import anyscore._core; print(anyscore._core.__file__)"
         core = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
         shutil.copy(core.stdout.strip(), folder / "src/anyscore")
@@ -314,8 +314,7 @@ class Copy:
             python = beside / "mxnet/bin/python"
         env = os.environ | env | more | {"PYTHONPATH": os.pathsep.join(map(str, path))}
         env |= {"PYTHONDONTWRITEBYTECODE": "1", "OMP_NUM_THREADS": "1"}
-        code = START.format(source=str(self.folder / "src"))
-        command = [str(python), "-c", code, *paths, "-x", "-q", *options]
+        command = [str(python), str(self.start), *paths, "-x", "-q", *options]
         try:
             done = subprocess.run(
                 command, cwd=self.folder, env=env, capture_output=True, text=True, timeout=seconds

@@ -13,18 +13,23 @@ from anyscore import (
     Additive,
     Causal,
     Cosine,
+    Dot,
+    Euclidean,
     Gaussian,
     Keys,
     Laplace,
     Lengths,
+    Lorentz,
     Mask,
     ScaledDot,
     Score,
+    StudentT,
+    Trilinear,
     Window,
     attention,
     plan,
 )
-from anyscore.score import checks
+from anyscore.score import SCORES, checks
 from helpers.wrong_calls import NAMING, TABLE, call, check_as_in_numpy, right, z
 
 pytestmark = pytest.mark.sample
@@ -45,6 +50,22 @@ def test_table(change: dict[str, Any], error: type, text: str, framework: str) -
 @pytest.mark.parametrize(("change", "parts"), NAMING, ids=range(len(NAMING)))
 def test_names_and_shapes(change: dict[str, Any], parts: list[str]) -> None:
     check_as_in_numpy(change, parts, torch.tensor)
+
+
+OF_ONE_WIDTH = (
+    Dot, ScaledDot, Cosine, Trilinear,
+    Gaussian, Laplace, Euclidean, StudentT, Lorentz,
+)  # fmt: skip
+
+
+def test_scores_of_one_width() -> None:
+    """Nothing is broadcast where a formula takes differences or products of features."""
+    x = right()
+    assert {type_ for type_ in SCORES.values() if type_.equal_widths} == set(OF_ONE_WIDTH)
+    for type_ in OF_ONE_WIDTH:
+        fields = {"w_q": z(5), "w_k": z(5), "w_p": z(5)} if type_ is Trilinear else {}
+        with pytest.raises(ValueError, match=f"{type_.__name__} needs queries and keys of one"):
+            attention(x["query"], z(*x["key"].shape[:-1], 1), x["value"], score=type_(**fields))
 
 
 @pytest.mark.parametrize("of", ["float32", "float64"])

@@ -84,6 +84,7 @@ MASKS: dict[str, tuple[type, Callable[[Tables], Mod]]] = {
         Interval, lambda t: lambda b, h, i, j: (t.documents[i] == t.documents[j]) & (i >= j),
     ),
     "lengths": (Interval, lambda t: lambda b, h, i, j: j < t.lengths[b]),
+    "a negation": (Interval, lambda t: lambda b, h, i, j: (-(i - j) <= 0) & (-i >= -j - 4)),
     "windows of heads": (Interval, lambda t: lambda b, h, i, j: (i - j).abs() < t.windows[h]),
     "chunks": (Interval, lambda t: lambda b, h, i, j: i // 4 == j // 4),
     "from the third key": (Interval, lambda t: lambda b, h, i, j: torch.logical_not(j < 2)),
@@ -107,6 +108,8 @@ FITTING: dict[str, Callable[[Tables], Mod]] = {
         s + torch.exp2(-((h + 1) * 8.0 / H)) * (j - i)
     ),
     "relative": lambda t: lambda s, b, h, i, j: s + (i - j),
+    "relative, negated": lambda t: lambda s, b, h, i, j: s + t.slopes[h] * -(i - j + 2),
+    "no distance": lambda t: lambda s, b, h, i, j: s + t.slopes[h] * (-i - j),
     "negative slope": lambda t: lambda s, b, h, i, j: s - 0.3 * torch.abs(i - j),
     "squared distance": lambda t: lambda s, b, h, i, j: s - (i - j) ** 2 / 50,
     "not linear": lambda t: lambda s, b, h, i, j: s + 0.5 * (i // 4 - j // 4),
