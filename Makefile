@@ -44,7 +44,7 @@ OLDEST_jax := $(patsubst %,frameworks/jax/test_%.py,table calls core pytrees edg
 OLDEST_tensorflow := $(patsubst %,frameworks/tensorflow/test_%.py,table calls edges graphs)
 
 .PHONY: demo test test-daily test-all check lint types age docs links $(QUICK) $(TARGETS) parity fuzz bench mutate
-.PHONY: sanitize gpu clean sdist emulated $(OLDEST:%=oldest-%)
+.PHONY: sanitize gpu clean sdist untried $(OLDEST:%=oldest-%)
 
 demo: .venv/lab  ## compare attention scores at sorting; the report's place is printed
 	$(BIN)/anyscore compare --model pointer --scores scaled_dot,gaussian,additive --seeds 6 --no-rates
@@ -58,7 +58,7 @@ test-daily: .venv/dev .venv/triton  ## in half an hour: the tests of continuous 
 	$(EACH) SHARE='$(DAILY)' check $(TARGETS)
 
 test-all: .venv/dev .venv/triton  ## in an hour: every test, as a workflow runs them each week
-	$(EACH) check $(TARGETS) emulated
+	$(EACH) check $(TARGETS) untried
 
 check: lint types  ## what needs no test
 
@@ -143,20 +143,23 @@ triton: .venv/dev .venv/triton
 
 triton-torch: .venv/dev .venv/triton
 	time $(INTERPRETED) $(RUN) -p stand_in -m "triton$(if $(SHARE), and $(SHARE))" tests/frameworks/torch/test_fused_transforms.py
-	time $(WITH_TRITON) $(AGAIN) $(addprefix tests/frameworks/triton/test_,compiled.py separable_compiled.py ptx.py minima.py amd.py)
+	time $(WITH_TRITON) $(AGAIN) $(addprefix tests/frameworks/triton/test_,compiled.py amd.py)
 
-emulated: .venv/dev .venv/triton  ## compiled kernels of NVIDIA's GPUs, on the CPU
-	time $(WITH_TRITON) $(RUN) -m "not slow and not weekly" -p stand_in \
-		$(patsubst %,tests/frameworks/triton/test_%.py,separable ways edges normalizers dropout_blocks)
+untried: .venv/dev .venv/triton  ## kernels that no GPU has run: interpreted, compiled, and emulated
+	time ANYSCORE_UNTRIED=1 $(RUN) -m "not slow" tests/frameworks/jax/pallas
+	time ANYSCORE_UNTRIED=1 $(INTERPRETED) $(RUN) -m "not slow" -p stand_in tests/frameworks/triton
+	time $(WITH_TRITON) $(RUN) $(patsubst %,tests/frameworks/triton/untried/test_%.py,ways_compiled separable_compiled ptx minima)
+	time ANYSCORE_UNTRIED=1 $(WITH_TRITON) $(RUN) -m "not slow" -p stand_in \
+		$(patsubst %,tests/frameworks/triton/%.py,untried/test_separable untried/test_ways test_edges test_normalizers test_dropout_blocks)
 
 # The oldest Triton that `backends/torch/triton.py` takes; the newer one is beside it.
 triton-oldest: .venv/dev .venv/triton-3.4
 	time PYTHONPATH=.venv/triton-3.4:tests/frameworks/triton $(RUN) -m "oldest$(if $(SHARE), and $(SHARE))" \
-		$(addprefix tests/frameworks/triton/test_,compiled.py separable_compiled.py)
+		$(addprefix tests/frameworks/triton/,test_compiled.py untried/test_separable_compiled.py)
 
 gpu: .venv/dev  ## the Triton kernels on an NVIDIA GPU, which continuous integration has none of
-	PYTHONPATH=tests/frameworks/triton $(BIN)/pytest -p on_gpu -n 8 tests/frameworks/triton \
-		$(addprefix --ignore=tests/frameworks/triton/test_,compiled.py separable_compiled.py ptx.py amd.py)
+	PYTHONPATH=tests/frameworks/triton $(BIN)/pytest -p on_gpu -n 8 tests/frameworks/triton --ignore-glob="*compiled.py" \
+		$(patsubst %,--ignore=tests/frameworks/triton/%.py,test_amd untried/test_ptx)
 
 ray: .venv/dev  ## a real cluster of two nodes, one of which is lost
 	time $(PYTEST) tests/frameworks/ray

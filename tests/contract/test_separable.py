@@ -1,6 +1,6 @@
 """impl="separable": the tables of its functions, and the calls that it refuses.
 
-`tests/frameworks/triton/test_separable.py` runs the kernels.
+`tests/frameworks/triton/untried/test_separable.py` runs the kernels.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import torch
 from anyscore import Additive, Dot, GATv2, attention, log_sum_exp, plan
 from anyscore.backends.torch import triton
 from anyscore.backends.torch.backend import Torch
-from anyscore.kernels.triton import tables
-from anyscore.kernels.triton.tables import MEAN, ONE, PAIRS, deviation, values
+from anyscore.kernels import tried
+from anyscore.kernels.triton.untried import tables
+from anyscore.kernels.triton.untried.tables import MEAN, ONE, PAIRS, deviation, values
 
 pytestmark = pytest.mark.sample
 
@@ -160,6 +161,7 @@ def test_calls_without_values_are_refused() -> None:
 def capability(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
     """Let tensors on the CPU pass for those of a GPU of this compute capability."""
     found = [(9, 0)]
+    monkeypatch.setenv(tried.SWITCH, "1")
     monkeypatch.setattr(triton, "_why_not_on_nvidia", lambda task, options: None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: found[0])
     monkeypatch.setattr(
@@ -196,6 +198,13 @@ def test_small_calls_are_exact() -> None:
     for few in (511, 512):
         for sizes in ((few, 2**20), (2**20, few)):
             assert (route(*sizes) == "separable") is (few == 512)
+
+
+@pytest.mark.usefixtures("capability")
+def test_without_the_switch_every_call_is_exact(monkeypatch: pytest.MonkeyPatch) -> None:
+    for value in ("0", ""):
+        monkeypatch.setenv(tried.SWITCH, value)
+        assert route(4096, 4096) != "separable"
 
 
 def test_other_gpus_are_exact(capability: list[tuple[int, int]]) -> None:

@@ -119,8 +119,7 @@ def attention(
             "reference" it is the definition in plain operations. With "fused" the call raises,
             with the reason, if no fused implementation can run it. With "separable" a GPU computes
             additive scores of half precision as products, to the rounding of the inputs. Other
-            calls raise. Large calls are such products with "auto" too, and never with "fused"; see
-            the page separable of the documentation.
+            calls raise; see the page separable of the documentation.
         across: the layout of the tokens on several ranks, such as `Contiguous(mesh)` in PyTorch.
             In JAX it is over the name of an axis, inside `jax.shard_map`; the name alone, "cp",
             means `Contiguous("cp")`. Query, key and value are then this rank's tokens, and masks

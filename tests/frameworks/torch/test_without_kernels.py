@@ -25,10 +25,11 @@ from anyscore import (
     scores,
 )
 from anyscore.backends.torch import triton
+from anyscore.kernels import tried
 from anyscore.lab.train.cost import peak_memory_mib
 from anyscore.torch import Attention
 
-SWITCHES_ON = "; the environment variable ANYSCORE_UNTRIED_DEVICES=1 switches them on"
+SWITCHES_ON = "; the environment variable ANYSCORE_UNTRIED=1 switches them on"
 AMD = "the kernels compile for AMD GPUs, and nobody ran them there" + SWITCHES_ON
 INTEL = "nobody compiled the kernels for Intel GPUs, or ran them there" + SWITCHES_ON
 OLD = "it needs compute capability 8.0, and the device has 7.5"
@@ -37,7 +38,7 @@ OLD = "it needs compute capability 8.0, and the device has 7.5"
 @pytest.fixture(autouse=True)
 def _without_memory(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Let tensors have any device, with Triton installed and GPUs of NVIDIA before Ampere."""
-    monkeypatch.delenv(triton.SWITCH, raising=False)
+    monkeypatch.delenv(tried.SWITCH, raising=False)
     monkeypatch.setattr(triton, "_problem", lambda: None)
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (7, 5))
     triton._why_not_capability.cache_clear()
@@ -81,10 +82,37 @@ def test_the_switch(device: str, hip: str | None, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(torch.version, "hip", hip)
     x = tensors(device)
     for value, route in (("0", "reference"), ("1", "triton")):
-        monkeypatch.setenv("ANYSCORE_UNTRIED_DEVICES", value)
+        monkeypatch.setenv("ANYSCORE_UNTRIED", value)
         assert plan(*x, score=Gaussian(1.0)).route == route
     monkeypatch.setattr(triton, "_problem", lambda: "Triton is not installed: pip install triton")
     assert "Triton is not installed" in plan(*x, score=Gaussian(1.0)).reason
+
+
+WAITS = "; ANYSCORE_UNTRIED=1 would allow {}, which no GPU has run"
+
+
+@pytest.mark.parametrize(
+    ("score", "half", "way"),
+    [
+        (Laplace(1.0), False, "minima and comparisons"),
+        (Gaussian(1.0), True, "squared distances of 16 bits by products"),
+        (Gaussian(1.0), False, None),
+        (Dot(), True, "tiles of 128 queries for 16 bits"),
+    ],
+)
+def test_a_plan_names_the_way_that_waits(
+    score: Any, half: bool, way: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A GPU that has run the kernels takes them; the switch allows the others, and says no more."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        dtype = torch.bfloat16 if half else torch.float32
+        xs = [torch.zeros(1, 3, 4, device="cuda", dtype=dtype) for _ in range(3)]
+        for switch, remark in (("0", "" if way is None else WAITS.format(way)), ("1", "")):
+            monkeypatch.setenv(tried.SWITCH, switch)
+            found = plan(*xs, score=score, return_lse=True)
+            assert found.route == "triton"
+            assert found.reason == "fused, and keeps the contract" + remark
 
 
 def test_the_operators_know_both_types_of_device() -> None:

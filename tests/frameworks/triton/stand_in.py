@@ -18,8 +18,8 @@ from triton.runtime import interpreter
 from anyscore.backends.torch import autograd, core, operators
 from anyscore.backends.torch import triton as torch_triton
 from anyscore.kernels import cpu
-from anyscore.kernels.triton import separable
 from anyscore.kernels.triton.tiles import INTERPRETED
+from anyscore.kernels.triton.untried import separable
 
 
 def _refuse(*args: object) -> None:
@@ -61,7 +61,7 @@ def _compiled() -> Iterator[None]:
     if INTERPRETED.value:
         yield
         return
-    from frameworks.triton.ptx import emulated
+    from frameworks.triton.untried.ptx import emulated
 
     with emulated():
         yield

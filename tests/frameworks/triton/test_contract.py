@@ -49,6 +49,16 @@ def results(xs: list[torch.Tensor], score: Any, impl: str, **options: Any) -> li
     return [out, *torch.autograd.grad(out.square().sum(), xs, materialize_grads=True)]
 
 
+def test_tanh_of_keys_far_apart() -> None:
+    """Exponents of queries and keys are cut on opposite sides, and their sum is small."""
+    query, key = torch.linspace(-50, 10, 70)[:, None], torch.tensor([0.0, 200.0])
+    key = key.repeat_interleave(70)[:, None]
+    score = Additive(None, None, torch.ones(1))
+    found = scores(query, key, score=score, impl="fused")
+    exact = scores(query.double(), key.double(), score=score.map(torch.Tensor.double))
+    torch.testing.assert_close(found.double(), exact, rtol=1e-6, atol=1e-6)
+
+
 FILLS = {"nan": torch.nan, "inf": torch.inf, "-inf": -torch.inf}
 CASES = [(name, "value", fill) for name in ("Additive", "Trilinear") for fill in FILLS]
 CASES += [("Additive", "key", fill) for fill in FILLS]

@@ -15,14 +15,15 @@ from jax.sharding import NamedSharding, PartitionSpec
 
 from anyscore.backends.record import keeps_scores, run_reference
 from anyscore.backends.ring import upstream_of_block
-from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results
-from anyscore.kernels import cpu
+from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings
+from anyscore.kernels import cpu, tried
 from anyscore.kernels.pallas import attention as pallas
 from anyscore.kernels.pallas.attention import StaticArgs
 from anyscore.kernels.xla import attention as xla
 from anyscore.kernels.xla.devices import explicit_mesh, varying
 from anyscore.ops import Array, acc_dtype, load
 from anyscore.ops.jax_primitives import Named, linear, moved, unless_exported
+from anyscore.score.pairs import Pair
 
 _xp = load("jax")
 
@@ -32,6 +33,11 @@ def targets() -> tuple[str, ...]:
     if pallas.INTERPRET:
         return ("interpret",)
     return ("cpu", "cuda") if pallas.has_device() else ("cpu",)
+
+
+def static_args(s: Settings, pair: Pair) -> StaticArgs:
+    """Return the static arguments of a call."""
+    return StaticArgs(s, pair, targets(), tried.is_switched_on())
 
 
 @partial(jax.jit, static_argnums=1, inline=True)

@@ -27,7 +27,7 @@ from anyscore.backends.record import (
     with_edges_by_key,
 )
 from anyscore.backends.reference.run import reference_in
-from anyscore.call.backend import Backend, Implementation, Result
+from anyscore.call.backend import FUSED, Backend, Implementation, Result
 from anyscore.call.operands import (
     N_DIFFERENTIABLE,
     TRAILING_NDIM,
@@ -37,10 +37,10 @@ from anyscore.call.operands import (
 )
 from anyscore.call.shards import Exchange, Part, Scheme, Sharded
 from anyscore.call.task import Options, Task
+from anyscore.kernels import tried
 from anyscore.kernels.pallas import attention as pallas
-from anyscore.kernels.pallas.attention import StaticArgs
 from anyscore.kernels.xla import attention as xla
-from anyscore.ops import Array, acc_dtype, load
+from anyscore.ops import Array, acc_dtype, accumulation, load
 from anyscore.ops.pytrees import register_pytrees
 from anyscore.score.factors import Factors
 from anyscore.score.pairs import pair_named
@@ -86,7 +86,7 @@ class JAX(Backend):
     def attend_sharded(self, part: Part, sharded: Sharded, scheme: Scheme, fused: bool) -> Results:
         from anyscore.backends.jax.sharded import attend
 
-        static = StaticArgs(part.s, pair_named(part.s.pair), autograd.targets())
+        static = autograd.static_args(part.s, pair_named(part.s.pair))
         return attend(static, part._replace(x=_ready(part.x, part.s)), sharded, scheme, fused)
 
     def pack_keys(self, f: Factors) -> Array | None:
@@ -103,6 +103,13 @@ def _why_not_core(task: Task, options: Options) -> str | None:
 def _why_not_pallas(task: Task, options: Options) -> str | None:
     """Return why the Pallas kernels cannot run a task, None if they can."""
     return why_not(task) or why_not_arrays(_xp, factors(task), _why_not_on_gpu) or pallas.problem()
+
+
+def _how_pallas(task: Task) -> str:
+    """Return the reason of a plan, and the faster way that waits for the switch."""
+    f = cast(Factors, task.score)
+    wide = accumulation(task.dtype) == "float64"
+    return FUSED + ("" if wide else tried.remark("pallas", f.pair.name))
 
 
 def _why_not_on_cpu(x: Array) -> str | None:
@@ -127,13 +134,9 @@ def _run(task: Task, options: Options, seed: Any) -> Result:
     if x.packed is not None and x.packed.dtype != acc_dtype(_xp, *x[:N_DIFFERENTIABLE]):
         x = x._replace(packed=None)
     x = with_edges_by_key(x, task)  # JAX does not tell whether gradients follow
-    output, stats, scores = autograd.attend(_ready(x, s), _static_args(task, s))
+    static = autograd.static_args(s, cast(Factors, task.score).pair)
+    output, stats, scores = autograd.attend(_ready(x, s), static)
     return Result(None if output is None else output.astype(x.value.dtype), stats, scores)
-
-
-def _static_args(task: Task, s: Settings) -> StaticArgs:
-    """Return the static arguments (settings, pair, targets) of a fused call of a task."""
-    return StaticArgs(s, cast(Factors, task.score).pair, autograd.targets())
 
 
 def _ready(x: Operands, s: Settings) -> Operands:
@@ -153,6 +156,6 @@ def _ready(x: Operands, s: Settings) -> Operands:
 
 _FUSED = (
     Implementation("cpu", _why_not_core, _run, how_core),
-    Implementation("pallas", _why_not_pallas, _run),
+    Implementation("pallas", _why_not_pallas, _run, _how_pallas),
 )
 BACKEND = JAX()

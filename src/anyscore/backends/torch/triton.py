@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from contextlib import AbstractContextManager
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
@@ -15,18 +14,16 @@ from torch import Tensor
 
 from anyscore.backends.record import factors, why_not, why_not_dtype
 from anyscore.backends.torch import core, modes, operators
-from anyscore.call.backend import Implementation, Result
+from anyscore.call.backend import FUSED, Implementation, Result
 from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings
 from anyscore.call.task import Options, Task
-from anyscore.kernels import cpu
+from anyscore.kernels import cpu, tried
 from anyscore.score.factors import Factors
 from anyscore.score.pairs import SEPARABLE_TANH, TANH, pair_named
 
 _TRITON = 3, 4
 _FLOAT64 = 3, 5  # the version with float64 products
 _LEAST = 8, 0  # compute capability: tensor cores add in float32 from Ampere on
-SWITCH = "ANYSCORE_UNTRIED_DEVICES"
-"""The environment variable that lets kernels run where nobody ran them yet; "1" does."""
 
 
 def why_not_device(device: torch.device) -> str | None:
@@ -35,15 +32,16 @@ def why_not_device(device: torch.device) -> str | None:
         return "it runs on GPUs, and the tensors are on cpu"
     if device.type not in ("cuda", "xpu"):
         return f"there are no kernels for {device.type}"
-    is_nvidia = device.type == "cuda" and not torch.version.hip
-    if not is_nvidia and os.environ.get(SWITCH) != "1":
-        return f"{_UNTRIED[device.type]}; the environment variable {SWITCH}=1 switches them on"
-    return _problem() or (_why_not_capability(device.index) if is_nvidia else None)
+    vendor = "Intel" if device.type == "xpu" else "AMD" if torch.version.hip else "NVIDIA"
+    if not tried.may_run("triton", vendor):
+        remedy = f"the environment variable {tried.SWITCH}=1 switches them on"
+        return f"{_UNTRIED[vendor]}; {remedy}"
+    return _problem() or (_why_not_capability(device.index) if vendor == "NVIDIA" else None)
 
 
 _UNTRIED = {
-    "cuda": "the kernels compile for AMD GPUs, and nobody ran them there",
-    "xpu": "nobody compiled the kernels for Intel GPUs, or ran them there",
+    "AMD": "the kernels compile for AMD GPUs, and nobody ran them there",
+    "Intel": "nobody compiled the kernels for Intel GPUs, or ran them there",
 }
 
 
@@ -93,7 +91,15 @@ def _why_not(task: Task, options: Options) -> str | None:
     return modes.why_not() or core.why_not_wrapper(xs)
 
 
-KERNELS = Implementation("triton", _why_not, core.run)
+def _how(task: Task) -> str:
+    """Return the reason of a plan, and the faster way that waits for the switch."""
+    f = cast(Factors, task.score)
+    half = f.a.dtype == f.b.dtype and f.a.dtype in (torch.bfloat16, torch.float16)
+    wide = f.pair.name in ("tanh", "squared", "product") and not half
+    return FUSED + ("" if wide else tried.remark("triton", f.pair.name))
+
+
+KERNELS = Implementation("triton", _why_not, core.run, _how)
 
 
 def _why_not_separable(task: Task, options: Options) -> str | None:
@@ -140,15 +146,20 @@ SEPARABLE = Implementation(
 
 LEAST_ELEMENTS, LEAST_TOKENS = 2**32, 512
 """The least elements (a query, a key and a feature), and the least queries and keys, of calls that
-take products without being asked. An H200 computes so many elements exactly in a millisecond.
+take products by the switch alone. An H200 computes so many elements exactly in a millisecond.
 """
 COMPILED = (8, 0), (9, 0)
 """The compute capabilities for which tests compile products, and count their shared memory."""
 
 
 def prefers_separable(task: Task, options: Options) -> bool:
-    """Return whether a call without `impl` takes products of rows: one of known, large sizes."""
+    """Return whether a call without `impl` takes products of rows: one of known, large sizes.
+
+    No GPU has run them, so the switch of `tried` must be on.
+    """
     f, shape = task.score, task.sizes.scores_shape
+    if not tried.is_switched_on():
+        return False
     if not isinstance(f, Factors) or task.sharded is not None:
         return False
     if not all(isinstance(n, int) for n in shape) or min(shape[-2:]) < LEAST_TOKENS:
@@ -178,12 +189,13 @@ def _functions(name: str) -> Any:
         return pairs.Functions(*pair.triton)
     if pair.is_formula:
         return formula.of_formula(pair.value)
-    return pairs.BY_NAME[name]
+    return (pairs.UNTRIED if tried.is_switched_on() else pairs.BY_NAME)[name]
 
 
 def _kernels(x: Operands, pair: str) -> Any:
     """Import and return the module of kernels for these operands, and with it Triton."""
-    from anyscore.kernels.triton import attention, graphs, separable
+    from anyscore.kernels.triton import attention, graphs
+    from anyscore.kernels.triton.untried import separable
 
     if pair == SEPARABLE_TANH.key:
         return separable

@@ -26,7 +26,7 @@ from anyscore.kernels.xla import attention as xla
 from anyscore.kernels.xla.call import FfiCall
 from anyscore.modifiers.biases import LoweredBias
 from anyscore.ops import Array, load, masked
-from anyscore.score.pairs import Pair
+from anyscore.score.pairs import TANH, Pair
 
 _xp = load("jax")
 
@@ -38,12 +38,14 @@ class StaticArgs(NamedTuple):
     """The arguments of a call that are not arrays; hashable.
 
     pair: the pair that `settings` names. targets: the platforms of lowering, the Pallas kernels'
-    platform last: "cpu", "cuda", "tpu", or "interpret" for Pallas' interpreter.
+    platform last: "cpu", "cuda", "tpu", or "interpret" for Pallas' interpreter. untried: whether
+    the kernels may go ways that no GPU has run.
     """
 
     settings: Settings
     pair: Pair
     targets: tuple[str, ...]
+    untried: bool
 
 
 def problem() -> str | None:
@@ -72,18 +74,19 @@ def backward(x: Operands, s: StaticArgs, results: Results, upstream: Results) ->
 
 def _make(s: StaticArgs) -> xla.Make:
     """Return a function from the fields of an `FfiCall` to a `KernelCall`."""
-    return partial(KernelCall, pair=s.pair, target=s.targets[-1])
+    return partial(KernelCall, pair=s.pair, target=s.targets[-1], untried=s.untried)
 
 
 @dataclass(frozen=True)
 class KernelCall(FfiCall):
     """A call of the Pallas kernels, batched and partitioned over devices as an `FfiCall`.
 
-    target: "cuda", "tpu" or "interpret".
+    target: "cuda", "tpu" or "interpret". untried: as in `StaticArgs`.
     """
 
     pair: Pair
     target: str
+    untried: bool
 
     def __call__(self, *operands: Array) -> list[Array]:
         given = dict(zip(self.operands, operands, strict=True))
@@ -106,6 +109,7 @@ class KernelCall(FfiCall):
             d_v=given["value"].shape[-1],
             masked=not given.keys().isdisjoint(("start", "stop", "mask")),
             acc_dtype=self.acc_dtype,
+            by_exponentials=self.untried and self.pair == TANH and self.acc_dtype == "float32",
         )
         found = _KERNELS[self.function](s, given)
         return [masked.sum_to(_xp, found[name], shape) for name, shape in self.results]

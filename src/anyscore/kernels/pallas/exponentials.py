@@ -15,7 +15,6 @@ import jax.numpy as jnp
 import numpy as np
 
 from anyscore.ops import Array
-from anyscore.score.pairs import TANH, Pair
 
 AT_ONCE = 4
 """The most features with one reciprocal; features are padded to a multiple of this number."""
@@ -52,11 +51,6 @@ class Exponentials(NamedTuple):
     constants: Array
     a_bounds: Array
     b_bounds: Array
-
-
-def used(pair: Pair, acc_dtype: str) -> bool:
-    """Return whether kernels take exponentials of tokens for a pair."""
-    return pair == TANH and acc_dtype == "float32"
 
 
 def exponentials(operands: Mapping[str, Array], groups: int) -> Exponentials:

@@ -18,7 +18,7 @@ from jax import lax
 from jax.experimental import pallas as pl
 
 from anyscore.call.operands import WITH_KEY_HEADS, Settings
-from anyscore.kernels.pallas.exponentials import exponentials, used
+from anyscore.kernels.pallas.exponentials import exponentials
 from anyscore.kernels.xla.call import Shape
 from anyscore.ops import Array
 from anyscore.score.pairs import PRODUCT, Pair
@@ -61,7 +61,8 @@ class Layout:
     """The sizes of a call, and how kernels divide it into tiles.
 
     target: "cuda", "tpu", or "interpret". queries, keys: T_q and T_k. h, d_v: widths. masked:
-    whether any key is masked for any query. acc_dtype: the dtype to compute in.
+    whether any key is masked for any query. acc_dtype: the dtype to compute in. by_exponentials:
+    whether operands include exponentials of tokens, which no GPU has run.
     """
 
     settings: Settings
@@ -73,6 +74,7 @@ class Layout:
     d_v: int
     masked: bool
     acc_dtype: str
+    by_exponentials: bool
 
     @property
     def problems(self) -> Shape:
@@ -102,11 +104,6 @@ class Layout:
     def features(self) -> int:
         """Features of a product per step; other pairs take one."""
         return _tile(self.h, 32, 16) if self.pair == PRODUCT else 1
-
-    @property
-    def by_exponentials(self) -> bool:
-        """Tell whether operands include exponentials of tokens."""
-        return used(self.pair, self.acc_dtype)
 
     @property
     def values(self) -> int:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings
 from anyscore.kernels.triton import backward as backward_kernels
-from anyscore.kernels.triton import comparisons, decode, minima, scorers
+from anyscore.kernels.triton import decode, scorers
 from anyscore.kernels.triton import forward as forward_kernels
 from anyscore.kernels.triton.backward import Band
 from anyscore.kernels.triton.call import (
@@ -35,6 +35,7 @@ from anyscore.kernels.triton.call import (
 )
 from anyscore.kernels.triton.pairs import Functions, Steps
 from anyscore.kernels.triton.tiles import Operand, Rows
+from anyscore.kernels.triton.untried import comparisons, minima
 
 DECODE_QUERIES = 2
 """The most queries for which kernels read keys without panels."""
@@ -231,7 +232,7 @@ def backward(
     call = PackedCall(pair, inputs, stats.dtype)
     problems, width, tiles = inputs.problems, call.width, call.query_tiles
     kind = value.dtype if value.dtype in HALF else stats.dtype
-    rounded = call.narrow and x.bias is None and call.a.dtype == kind == torch.bfloat16
+    rounded = call.wide and x.bias is None and call.a.dtype == kind == torch.bfloat16
     ds_dtype = kind if rounded else stats.dtype  # gradients in float16 could overflow
     with_outside = call.scorer.after and x.bias is not None
     most_problems, most_keys = call.band(

@@ -13,7 +13,7 @@ from torch import Tensor
 from anyscore.call.operands import Operands, Settings
 from anyscore.kernels.triton import panels, scorers
 from anyscore.kernels.triton import tiles as tile_kernels
-from anyscore.kernels.triton.pairs import LEAKY_RELU, SQUARED, TANH, Functions
+from anyscore.kernels.triton.pairs import TANH, Functions
 from anyscore.kernels.triton.scorers import Scorer
 from anyscore.kernels.triton.scores import Panels, Weights
 from anyscore.kernels.triton.targets import target_of
@@ -227,7 +227,8 @@ class PackedCall:
 
     inputs: with scale and weight of `exactly`. acc_dtype: the accumulation dtype, float32 or
     float64. a (n, h, T_q, width), b (n, h, T_k, width): the features. narrow: whether tensor cores
-    multiply features of 16 bits. options: of launches of kernels with tiles of `tile` queries.
+    multiply features of 16 bits. wide: whether their tiles may have 128 queries. options: of
+    launches of kernels with tiles of `tile` queries.
     """
 
     def __init__(self, pair: Functions, inputs: Inputs, acc_dtype: torch.dtype) -> None:
@@ -241,15 +242,18 @@ class PackedCall:
         self.padded = round_up(max(self.width, 1), BLOCK)
         half = a.dtype == b.dtype and a.dtype in HALF and acc_dtype == torch.float32
         steep = inputs.s.outer in FORMULAS  # of any slope
-        self.by_norms = pair is SQUARED and half and not steep and _is_uniform(self.weight)
+        self.by_norms = pair.by_norms and half and not steep and _is_uniform(self.weight)
         self.by_products = pair.is_product or self.by_norms
         self.narrow = self.by_products and half
         self.target = target_of(a)
         self.precision = self.target.precision if acc_dtype == torch.float32 else "ieee"
         self.exponentials = pair is TANH and acc_dtype == torch.float32
-        self.folded = pair is LEAKY_RELU and acc_dtype == torch.float32
+        self.folded = (
+            pair.steps is not None and not pair.steps.difference and acc_dtype == torch.float32
+        )
         queries, keys = a.shape[-2], b.shape[-2]
-        self.tile = WIDE_TILE if self.narrow and queries > TILE else TILE
+        self.wide = self.narrow and pair.wide
+        self.tile = WIDE_TILE if self.wide and queries > TILE else TILE
         # Gradients need the sums of dS, and leave out the weight, which is multiplied later.
         self.by_sums = self.by_norms or pair.steps is not None
         self.unweighted = self.weight is not None and self.by_sums

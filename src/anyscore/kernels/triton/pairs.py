@@ -25,7 +25,9 @@ class Functions(NamedTuple):
     """A pair as `@triton.jit` functions of a and b, float32 or float64 tensors that broadcast.
 
     value: pair(a, b). d_a, d_b: its partial derivatives. is_product: whether pair(a, b) = a b, for
-    tensor cores. steps: the `Steps`, if the derivatives are steps.
+    tensor cores. Ways that no GPU has run, see `UNTRIED`. steps: the `Steps` of derivatives that
+    are steps. by_norms: squared distances of 16-bit features by products. wide: products of 16-bit
+    features in tiles of 128 queries.
     """
 
     value: Any
@@ -33,6 +35,8 @@ class Functions(NamedTuple):
     d_b: Any
     is_product: bool = False
     steps: Steps | None = None
+    by_norms: bool = False
+    wide: bool = False
 
 
 @triton.jit
@@ -118,10 +122,8 @@ def _second(a, b):
 
 
 TANH = Functions(_tanh, _d_tanh, _d_tanh)
-LEAKY_RELU = Functions(
-    _leaky_relu, _d_leaky_relu, _d_leaky_relu, steps=Steps(False, 0.2, 0.8, False)
-)
-ABSOLUTE = Functions(_absolute, _d_absolute_a, _d_absolute_b, steps=Steps(True, -1.0, 2.0, True))
+LEAKY_RELU = Functions(_leaky_relu, _d_leaky_relu, _d_leaky_relu)
+ABSOLUTE = Functions(_absolute, _d_absolute_a, _d_absolute_b)
 SQUARED = Functions(_squared, _d_squared_a, _d_squared_b)
 PRODUCT = Functions(_product, _second, _first, is_product=True)
 BY_NAME = {
@@ -131,4 +133,11 @@ BY_NAME = {
     "squared": SQUARED,
     "product": PRODUCT,
 }
-"""The pairs of `anyscore.score.pairs`."""
+"""The pairs of `anyscore.score.pairs`, in the ways that GPUs have run."""
+UNTRIED = BY_NAME | {
+    "leaky_relu": LEAKY_RELU._replace(steps=Steps(False, 0.2, 0.8, False)),
+    "absolute": ABSOLUTE._replace(steps=Steps(True, -1.0, 2.0, True)),
+    "squared": SQUARED._replace(by_norms=True, wide=True),
+    "product": PRODUCT._replace(wide=True),
+}
+"""The same pairs, in ways that no GPU has run."""

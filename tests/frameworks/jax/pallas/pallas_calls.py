@@ -11,6 +11,7 @@ import numpy as np
 
 from anyscore.backends.jax import autograd
 from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings
+from anyscore.kernels import tried
 from anyscore.kernels.pallas.attention import StaticArgs
 from anyscore.ops import load
 from anyscore.score.pairs import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, TANH, Pair
@@ -65,7 +66,7 @@ def arguments(call: Call, **settings: Any) -> tuple[Operands, StaticArgs, Result
         call.pair, call.scale, call.groups, call.dropout, call.repeats, call.lead,
         **{**same, "scores": True, **settings},
     )  # fmt: skip
-    return x, StaticArgs(s, PAIRS[call.pair], ("interpret",)), upstream
+    return x, StaticArgs(s, PAIRS[call.pair], ("interpret",), tried.is_switched_on()), upstream
 
 
 def results(x: Operands, s: StaticArgs, upstream: Results) -> dict[str, Any]:

@@ -24,6 +24,7 @@ from anyscore import (
     plan,
     scores,
 )
+from anyscore.kernels import tried
 from anyscore.kernels.pallas import attention as pallas
 from anyscore.score.factors import Factors
 from frameworks.jax.agreement import agree
@@ -202,6 +203,22 @@ def test_spread_over_devices() -> None:
     found, exact = compiled(*spread, *PARAMETERS), reference(*arrays(), *PARAMETERS)
     for x, y in zip(found, exact, strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-11, atol=1e-11)
+
+
+def test_the_switch_allows_exponentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without it, kernels compute tanh of every element, as they did on a GPU."""
+    args, score = [x.astype(jnp.float32) for x in arrays()], Additive(None, None, jnp.ones(D, "f4"))
+    names, reasons = [], []
+    for switch in ("0", "1"):
+        monkeypatch.setenv(tried.SWITCH, switch)
+        call = jax.make_jaxpr(lambda *xs: attention(*xs, score=score))(*args)
+        names.append({x.primitive.name for x in equations(call.jaxpr)})
+        reasons.append(plan(*args, score=score).reason)
+    assert "tanh" in names[0]
+    assert "exp" in names[1]
+    way = "exponentials of each token, which no GPU has run"
+    assert reasons[0].endswith(f"; ANYSCORE_UNTRIED=1 would allow {way}")
+    assert reasons[0].startswith(reasons[1])
 
 
 def test_reasons(monkeypatch: pytest.MonkeyPatch) -> None:

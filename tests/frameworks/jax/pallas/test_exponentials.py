@@ -9,13 +9,21 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from anyscore.kernels import tried
 from anyscore.kernels.pallas.exponentials import FREE, SMALL, WIDE, exponentials
 from frameworks.jax.pallas.pallas_calls import Call, check, draw, literal, run
 from helpers.budget import error
 
+pytestmark = pytest.mark.weekly
+
 QUERIES, KEYS, WIDTH = 67, 75, 6
 """Two tiles of queries, three tiles of keys; features are padded to 8."""
 OF_A_FOURTH, OF_A_HALF, BY_TANH = "a reciprocal for four", "a reciprocal for two", "tanh"
+
+
+@pytest.fixture(autouse=True)
+def _switched_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(tried.SWITCH, "1")
 
 
 def call_of(a: Any, b: Any, weight: Any = None, **options: Any) -> Call:

@@ -15,6 +15,7 @@ from jax.sharding import AxisType, PartitionSpec
 
 from anyscore import Additive, attention, plan
 from anyscore.call.operands import Operands, Results, Settings
+from anyscore.kernels import tried
 from anyscore.kernels.pallas import attention as pallas
 from anyscore.kernels.pallas.attention import StaticArgs
 from anyscore.score.pairs import Pair
@@ -61,7 +62,7 @@ def calls_of(
         pair.name, 0.5, 2, dropout, 8, LEAD, "tanh" if cap else "", cap, scores=not dropout,
         normalizer=normalizer,
     )  # fmt: skip
-    s, x = StaticArgs(settings, pair, (target,)), operands(dtype, dropout)
+    s, x = StaticArgs(settings, pair, (target,), tried.is_switched_on()), operands(dtype, dropout)
     sums = np.float64 if dtype == np.float64 else np.float32
     stats = jax.ShapeDtypeStruct((*LEAD, 2, T_Q), sums)
     scores = None if dropout else jax.ShapeDtypeStruct((*LEAD, T_Q, T_K), sums)
@@ -108,12 +109,14 @@ def loops(function: Callable[..., Any], args: tuple[Any, ...]) -> list[Counter[s
     return found
 
 
-def test_tanh_takes_reciprocals() -> None:
+@pytest.mark.weekly
+def test_tanh_takes_reciprocals(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loops over features have no exponential: an element takes a fourth or half a reciprocal.
 
     One score takes 19 operations for four features, or 22 clamped, without reckoning that a product
     and a sum are one instruction. Each kernel has one more loop, for tanh itself.
     """
+    monkeypatch.setenv(tried.SWITCH, "1")
     forward, backward = (
         loops(*call) for call in calls_of("cuda", PAIRS["tanh"], np.float32, 0.0, 0.0, 0)
     )

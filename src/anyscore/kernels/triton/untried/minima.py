@@ -16,7 +16,7 @@ import triton
 from torch import Tensor
 
 from anyscore.call.operands import Results
-from anyscore.kernels.triton import minima_rows, scorers
+from anyscore.kernels.triton import scorers
 from anyscore.kernels.triton.call import (
     HALF,
     TILE,
@@ -30,6 +30,7 @@ from anyscore.kernels.triton.call import (
 from anyscore.kernels.triton.pairs import PRODUCT, Functions
 from anyscore.kernels.triton.targets import NVIDIA
 from anyscore.kernels.triton.tiles import Biases, Rows
+from anyscore.kernels.triton.untried import minima_rows
 
 LEAST_PAIRS = 2**22
 """Fewer queries × keys take less time than the launches."""
@@ -59,7 +60,7 @@ def fits(pair: Functions, call: PackedCall) -> bool:
 
 def forward(pair: Functions, inputs: Inputs, value: Rows, results: Results) -> Tensor:
     """Write the results of problems whose sums are exact enough. Return chunks (problems,)."""
-    from anyscore.kernels.triton import minima_forward  # older Triton has no Gluon
+    from anyscore.kernels.triton.untried import minima_forward  # older Triton has no Gluon
 
     assert pair.steps is not None
     x, s, sizes, steps = inputs.x, inputs.s, inputs.sizes, pair.steps

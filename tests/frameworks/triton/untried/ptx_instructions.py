@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from frameworks.triton.ptx import Kernel, Programs
+    from frameworks.triton.untried.ptx import Kernel, Programs
 
 Array = NDArray[Any]
 Effect = Callable[["Programs"], None]

@@ -12,11 +12,13 @@ import torch
 from torch import Tensor
 
 from anyscore.call.operands import Operands, Results, Settings
-from anyscore.kernels.triton import attention, comparisons, minima, pairs
+from anyscore.kernels.triton import attention, pairs
 from anyscore.kernels.triton import call as calls
-from frameworks.triton.ptx import emulated
+from anyscore.kernels.triton.untried import comparisons, minima
+from frameworks.triton.untried.ptx import emulated
 
 pytestmark = [
+    pytest.mark.weekly,
     pytest.mark.skipif(
         os.environ.get("TRITON_INTERPRET") == "1" or not minima.HAS_GLUON,
         reason="compiled kernels of Gluon, not interpreted ones",
@@ -67,7 +69,7 @@ def drawn(
 
 
 def forward(x: Operands, s: Settings) -> Results:
-    return attention.forward(pairs.BY_NAME[s.pair], x, s, F32)
+    return attention.forward(pairs.UNTRIED[s.pair], x, s, F32)
 
 
 def definition(x: Operands, s: Settings) -> tuple[Tensor, Tensor, Tensor]:
@@ -140,18 +142,12 @@ CASES: dict[str, Any] = {
 }  # fmt: skip
 
 
-DAILY = "causal", "no weight"
-
-
-@pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=[] if x in DAILY else pytest.mark.weekly) for x in CASES]
-)
+@pytest.mark.parametrize("name", CASES)
 def test_near_float64(name: str, chunks: list[list[int]]) -> None:
     assert_right(*CASES[name]())
     assert chunks == [[1, 1]]
 
 
-@pytest.mark.weekly
 @pytest.mark.parametrize("option", ["dropout", "sigmoid"])
 def test_as_the_exact_kernel(
     option: str, chunks: list[list[int]], monkeypatch: pytest.MonkeyPatch
@@ -201,9 +197,7 @@ GRADIENTS: dict[str, Any] = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    "name", [pytest.param(x, marks=[] if x == "ties" else pytest.mark.weekly) for x in GRADIENTS]
-)
+@pytest.mark.parametrize("name", GRADIENTS)
 def test_gradients(name: str, chunks: list[list[int]], monkeypatch: pytest.MonkeyPatch) -> None:
     """Gradients by comparisons are as near to float64 as those of `feature_sums`, in two bands."""
     x, s = GRADIENTS[name]()
@@ -218,7 +212,7 @@ def test_gradients(name: str, chunks: list[list[int]], monkeypatch: pytest.Monke
     of_stats = torch.ones_like(results.stats)
     monkeypatch.setattr(calls, "BAND_BYTES", 1)
     monkeypatch.setattr(calls, "LEAST_BAND", 64)
-    pair, launched = pairs.BY_NAME[s.pair], 0
+    pair, launched = pairs.UNTRIED[s.pair], 0
     add_sums = comparisons.add_sums
 
     def counted(*args: Any, **options: Any) -> None:

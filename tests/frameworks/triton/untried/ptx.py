@@ -23,7 +23,8 @@ from triton.runtime.jit import JITFunction
 
 from anyscore.kernels.triton import call as calls
 from anyscore.kernels.triton import targets
-from frameworks.triton.ptx_instructions import (
+from frameworks.triton.sass import compile_for
+from frameworks.triton.untried.ptx_instructions import (
     ENDED,
     WAITS,
     WARP,
@@ -34,7 +35,6 @@ from frameworks.triton.ptx_instructions import (
     effect_of,
     kind_of,
 )
-from frameworks.triton.sass import compile_for
 
 THREADS = 4096
 """Threads that run together: more need fewer calls of NumPy, but leave the processor's cache."""

@@ -13,10 +13,13 @@ from torch import Tensor
 
 from anyscore import Additive, Causal, Keys, Lengths, Score, attention, plan
 from anyscore.call.operands import Operands, Results, Settings
-from anyscore.kernels.triton import pairs, separable
+from anyscore.kernels.triton import pairs
+from anyscore.kernels.triton.untried import separable
 from anyscore.score import TANH, Factors
 from helpers import oracle
 from helpers.oracle import numbers
+
+pytestmark = pytest.mark.weekly
 
 WIDTH = 16
 Drawn = list[Tensor]
@@ -248,7 +251,7 @@ def test_gradients(deviation: float, trained: list[list[int]]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["lengths", pytest.param("both", marks=pytest.mark.weekly)])
+@pytest.mark.parametrize("name", ["lengths", "both"])
 def test_gradients_under_masks(name: str, trained: list[list[int]]) -> None:
     xs, mask = drawn([0.5, 1.0]), MASKS[name]()
     found = assert_slopes(xs, mask=mask)
@@ -264,7 +267,7 @@ def test_gradients_under_masks(name: str, trained: list[list[int]]) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fill", [torch.nan, pytest.param(1e4, marks=pytest.mark.weekly)])
+@pytest.mark.parametrize("fill", [torch.nan, 1e4])
 def test_kernels_leave_out_what_nobody_reads(fill: float) -> None:
     """`attention` clears such tokens before; the kernels themselves do not read them either."""
     query, key, value, w = (x.flatten(0, 1) for x in drawn([0.5, 0.5]))
@@ -288,9 +291,7 @@ def test_kernels_leave_out_what_nobody_reads(fill: float) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(
-    "which", ["far", *(pytest.param(x, marks=pytest.mark.weekly) for x in ("query", "value"))]
-)
+@pytest.mark.parametrize("which", ["far", "query", "value"])
 def test_gradients_of_problems_left_to_exact_kernels(which: str, trained: list[list[int]]) -> None:
     xs = drawn([0.5, 0.5])
     alone = slopes([x[:1] for x in xs[:3]] + xs[3:], "separable")
@@ -307,7 +308,6 @@ def test_gradients_of_problems_left_to_exact_kernels(which: str, trained: list[l
         torch.testing.assert_close(x[1], whole[1], equal_nan=True, rtol=2e-2, atol=2e-2)
 
 
-@pytest.mark.weekly
 def test_gradients_of_grouped_heads_in_bands(
     trained: list[list[int]], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -6,7 +6,6 @@ import triton
 import triton.language as tl
 
 from anyscore.kernels.triton.forward import store_stats, take
-from anyscore.kernels.triton.rows import CHUNK
 from anyscore.kernels.triton.scores import with_biases
 from anyscore.kernels.triton.tiles import (
     INTERPRETED,
@@ -19,6 +18,7 @@ from anyscore.kernels.triton.tiles import (
     problem_of,
     tiles_of,
 )
+from anyscore.kernels.triton.untried.rows import CHUNK
 
 
 @triton.jit

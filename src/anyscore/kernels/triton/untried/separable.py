@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from anyscore.call.operands import Operands, Results, Settings
-from anyscore.kernels.triton import attention, nested, nested_backward, rows, scorers
-from anyscore.kernels.triton import tables as of_levels
+from anyscore.kernels.triton import attention, scorers
 from anyscore.kernels.triton.attention import Gradients, Upstream
 from anyscore.kernels.triton.call import (
     BAND_BYTES,
@@ -28,10 +27,12 @@ from anyscore.kernels.triton.call import (
     tiles_of,
 )
 from anyscore.kernels.triton.pairs import PRODUCT, Functions
-from anyscore.kernels.triton.rows import Choice, Factors
-from anyscore.kernels.triton.tables import Tables
 from anyscore.kernels.triton.targets import capability_of
 from anyscore.kernels.triton.tiles import Biases, Rows
+from anyscore.kernels.triton.untried import nested, nested_backward, rows
+from anyscore.kernels.triton.untried import tables as of_levels
+from anyscore.kernels.triton.untried.rows import Choice, Factors
+from anyscore.kernels.triton.untried.tables import Tables
 
 MOST_COLUMNS = 20
 """The most columns per feature, in the mean over a problem's features."""

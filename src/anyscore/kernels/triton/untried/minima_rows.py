@@ -5,8 +5,8 @@ from __future__ import annotations
 import triton
 import triton.language as tl
 
-from anyscore.kernels.triton.rows import is_read, weights_of
 from anyscore.kernels.triton.tiles import TILE, entry
+from anyscore.kernels.triton.untried.rows import is_read, weights_of
 
 ERROR = tl.constexpr(2.0**-12)
 """The largest error in a score that the features of a query may make, or those of a key."""

@@ -10,12 +10,13 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from anyscore.kernels.triton import minima, panels
+from anyscore.kernels.triton import panels
 from anyscore.kernels.triton.backward import Band
 from anyscore.kernels.triton.call import BLOCK, TILE, PackedCall, launch, operand, tiles_of
 from anyscore.kernels.triton.pairs import Functions, Steps
 from anyscore.kernels.triton.scores import Panels
 from anyscore.kernels.triton.targets import capability_of
+from anyscore.kernels.triton.untried import minima
 
 LEAST_CAPABILITY = {torch.float16: (8, 0), torch.bfloat16: (9, 0)}
 """Compute capabilities from which a packed comparison is one instruction."""
@@ -52,7 +53,7 @@ def add_sums(
 
     both: of `panels_of`.
     """
-    from anyscore.kernels.triton import step_sums  # older Triton has no Gluon
+    from anyscore.kernels.triton.untried import step_sums  # older Triton has no Gluon
 
     own, other = both if of_query else both[::-1]
     rows = call.inputs.sizes.queries if of_query else band.keys

@@ -9,15 +9,19 @@ import pytest
 import torch
 
 from anyscore.call.operands import Operands, Results, Settings
-from anyscore.kernels.triton import pairs, separable
+from anyscore.kernels.triton import pairs
+from anyscore.kernels.triton.untried import separable
 from frameworks.triton.sass import Compiled, compile
 from frameworks.triton.test_compiled import CHIPS, Launch, launches, name_of
 
 __all__ = ["launches"]  # a fixture
 
-pytestmark = pytest.mark.skipif(
-    os.environ.get("TRITON_INTERPRET") == "1", reason="compiled kernels, not interpreted ones"
-)
+pytestmark = [
+    pytest.mark.weekly,
+    pytest.mark.skipif(
+        os.environ.get("TRITON_INTERPRET") == "1", reason="compiled kernels, not interpreted ones"
+    ),
+]
 
 SHARED = {80: 163 * 1024, 90: 227 * 1024}
 """Bytes of shared memory that a program may have."""

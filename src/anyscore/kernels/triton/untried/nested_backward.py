@@ -12,8 +12,6 @@ import triton
 import triton.language as tl
 
 from anyscore.kernels.triton.forward import shift_of
-from anyscore.kernels.triton.nested import row_products
-from anyscore.kernels.triton.rows import CHUNK, is_read
 from anyscore.kernels.triton.scores import with_biases
 from anyscore.kernels.triton.tiles import (
     INTERPRETED,
@@ -26,6 +24,8 @@ from anyscore.kernels.triton.tiles import (
     entry,
     problem_of,
 )
+from anyscore.kernels.triton.untried.nested import row_products
+from anyscore.kernels.triton.untried.rows import CHUNK, is_read
 
 _LARGEST = tl.constexpr(14.0)
 """The exponent of the largest dS; float16 ends at 2^16."""

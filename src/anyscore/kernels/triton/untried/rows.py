@@ -16,9 +16,9 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from anyscore.kernels.triton import tables
 from anyscore.kernels.triton.panels import BLOCK, ORDINARY
 from anyscore.kernels.triton.tiles import entry
+from anyscore.kernels.triton.untried import tables
 
 CHUNK = tl.constexpr(64)
 """Columns multiplied at a time."""

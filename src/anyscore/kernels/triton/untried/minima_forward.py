@@ -12,8 +12,6 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
 from anyscore.kernels.triton.forward import shift_of, sigmoid, store_scores, store_stats, take
-from anyscore.kernels.triton.minima_rows import parts
-from anyscore.kernels.triton.rows import weights_of
 from anyscore.kernels.triton.scores import with_biases
 from anyscore.kernels.triton.tiles import (
     TILE,
@@ -26,6 +24,8 @@ from anyscore.kernels.triton.tiles import (
     problem_of,
     tiles_of,
 )
+from anyscore.kernels.triton.untried.minima_rows import parts
+from anyscore.kernels.triton.untried.rows import weights_of
 
 KEYS = gl.constexpr(16)
 """Keys of a step. More would exceed the registers of three programs a multiprocessor."""
