@@ -14,6 +14,8 @@ from anyscore.keras import Attention, MultiHeadAttention, SelfAttention
 from helpers import machine
 from helpers.samples import normal
 
+pytestmark = pytest.mark.sample
+
 BACKEND = keras.backend.backend()
 OFFSETS = [0, 3, 8]
 X = normal(8, 6).astype("float32")
