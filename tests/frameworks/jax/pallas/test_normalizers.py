@@ -14,6 +14,8 @@ from anyscore import Additive, Causal, Dot, Gaussian, Lengths, Sigmoid, Trilinea
 from anyscore.kernels.pallas import attention as pallas
 from helpers.samples import normal
 
+pytestmark = pytest.mark.sample
+
 KEYS = 67
 MASKS: dict[str, Any] = {
     "none": None,
