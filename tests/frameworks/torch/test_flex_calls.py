@@ -11,6 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, create_block_mask
+from torch.nn.attention.flex_attention import flex_attention as pytorch_flex_attention
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from anyscore import Laplace
@@ -18,6 +19,7 @@ from anyscore.masks.objects import BooleanMask, Interval
 from anyscore.torch import flex_attention
 from anyscore.torch.flex import masks
 from anyscore.torch.flex.trace import POSITIONS
+from helpers import machine
 from helpers.flex import assert_same, eager, gradients, ours
 from helpers.transformed import WARNINGS
 
@@ -85,25 +87,76 @@ def test_slices_of_block_masks() -> None:
     part.seq_lengths = (128, 130)
     with pytest.raises(RuntimeError, match="mask_mod from a sliced BlockMask"):
         flex_attention(q[:, :, 128:], k, v, block_mask=part)
-    for start in (128, 0, 64):
+    for without in (-1, 129, 128):
 
-        def later(b: Any, h: Any, i: Any, j: Any, start: int = start) -> Any:
-            return i + start >= j
+        def later(b: Any, h: Any, i: Any, j: Any, without: int = without) -> Any:
+            return (i + 128 >= j) & (j != without)
 
         part.mask_mod = later
-        queries = q[:, :, start : start + 128]
-        expected = eager(q, k, v, None, causal)
-        found, _ = ours(queries, k, v, block_mask=part)
-        assert_same(found, [x[:, :, start : start + 128] for x in expected])
+        mod = lambda b, h, i, j, without=without: (i >= j) & (j != without)  # noqa: E731
+        expected = eager(q, k, v, None, mod)
+        found, _ = ours(q[:, :, 128:], k, v, block_mask=part)
+        assert_same(found, [x[:, :, 128:] for x in expected])
 
 
-def of_blocks(blocks: list[list[int]]) -> BlockMask:
-    dense = torch.tensor(blocks)
-    count = dense.sum(-1, dtype=torch.int32)
-    indices = dense.argsort(dim=-1, descending=True, stable=True).to(torch.int32)
+def of_blocks(
+    blocks: list[list[int]], full: list[list[int]] | None = None, mask_mod: Mod | None = None
+) -> BlockMask:
+    """Return a mask of blocks of 4 queries and 6 keys; `full` ones do not read mask_mod."""
+    made = []
+    for of_kind in (blocks, full):
+        if of_kind is None:
+            made += [None, None]
+            continue
+        dense = torch.tensor(of_kind)
+        count = dense.sum(-1, dtype=torch.int32)
+        indices = dense.argsort(dim=-1, descending=True, stable=True).to(torch.int32)
+        made += [count[None, None], indices[None, None]]
     return BlockMask.from_kv_blocks(
-        count[None, None], indices[None, None], BLOCK_SIZE=(4, 6), seq_lengths=(T_Q, T_K)
+        *made, BLOCK_SIZE=(4, 6), mask_mod=mask_mod, seq_lengths=(T_Q, T_K)
     )
+
+
+def test_blocks_with_a_function() -> None:
+    """A pair is attended in a full block, and in another one where mask_mod keeps it."""
+    xs = tensors()
+    some, full = torch.tensor([[0, 1], [1, 0]]), torch.tensor([[1, 0], [0, 0]])
+    block_mask = of_blocks(some.tolist(), full.tolist(), gaps)
+
+    def kept(b: Any, h: Any, i: Any, j: Any) -> Any:
+        block = i // 4, j // 6
+        return (some[block].bool() & gaps(b, h, i, j)) | full[block].bool()
+
+    for _ in range(2):
+        expected = eager(*xs, alibi, kept)
+        assert_same(ours(*xs, alibi, block_mask=block_mask)[0], expected)
+
+
+@pytest.mark.weekly
+def test_blocks_with_a_function_as_compiled_by_pytorch() -> None:
+    generator = torch.Generator().manual_seed(1)
+    x = torch.randn(1, 1, 512, 8, generator=generator)
+    count = torch.tensor([[[1, 1, 1, 1]]], dtype=torch.int32)
+    indices = torch.tensor([[[[0] * 4, [0] * 4, [1, 0, 0, 0], [2, 0, 0, 0]]]], dtype=torch.int32)
+    block_mask = BlockMask.from_kv_blocks(count, indices, BLOCK_SIZE=128, mask_mod=causal)
+    machine.compiler()
+    with torch.no_grad():
+        expected = torch.compile(pytorch_flex_attention)(x, x, x, block_mask=block_mask)
+    torch.testing.assert_close(flex_attention(x, x, x, block_mask=block_mask), expected)
+
+
+def test_few_masks_of_a_block_mask_are_kept() -> None:
+    """A decoder may set a mask_mod at each step: neither it nor its mask stays."""
+    xs = tensors()
+    block_mask = create_block_mask(causal, None, None, T_Q, T_K, device="cpu")
+    mods = []
+    for step in range(20):
+        block_mask.mask_mod = lambda b, h, i, j, step=step: (i + step) % 7 != j % 7
+        mods.append(weakref.ref(block_mask.mask_mod))
+        flex_attention(*xs, block_mask=block_mask)
+    assert len(masks._KEPT[block_mask]) == masks.KEPT
+    gc.collect()
+    assert sum(mod() is not None for mod in mods) == masks.KEPT
 
 
 @pytest.mark.parametrize(
@@ -136,7 +189,7 @@ def test_a_mask_is_kept_with_its_block_mask_and_released_with_it() -> None:
     for _ in range(3):
         flex_attention(*xs, block_mask=block_mask)
     assert count == 1
-    (_, kept), *others = masks._KNOWN[block_mask].values()
+    (_, kept), *others = masks._KEPT[block_mask].values()
     assert not others
     mask, owner = weakref.ref(kept), weakref.ref(block_mask)
     del kept, block_mask
@@ -247,7 +300,7 @@ REFUSED: dict[str, tuple[type[Exception], str, dict[str, Any]]] = {
         TypeError, r"dtype of \(score \* 2\); arguments",
         {"score_mod": lambda s, b, h, i, j: s + torch.finfo((s * 2).dtype).min},
     ),
-    "attribute": (AttributeError, "no attribute 'shape'", {"score_mod": lambda s, *at: s.shape}),
+    "attribute": (AttributeError, "no attribute 'grad'", {"score_mod": lambda s, *at: s.grad}),
     "a bias of all heads": (
         ValueError, r"tensor\(3,\) of shape \(3,\), expected a scalar .*: index it by b, h",
         {"score_mod": lambda s, b, h, i, j: s + ONES},
@@ -365,6 +418,24 @@ def test_gradients_of_captured_numbers_are_not_lost(function: Mod) -> None:
     with pytest.warns(UserWarning, match="in memory"):
         two = torch.func.vmap(loss)(torch.stack([one, 2 * one])).detach()
     torch.testing.assert_close(two[0], loss(one).detach())
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_gradients_of_a_captured_table_add_up_in_float32(dtype: torch.dtype) -> None:
+    """Far keys share the entries at the edges, which a sum in 16 bits would round away."""
+    tokens = 1024
+    generator = torch.Generator().manual_seed(2)
+    x = torch.randn(1, 1, tokens, 8, generator=generator).to(dtype)
+
+    def gradient(dtype: torch.dtype) -> Tensor:
+        table = torch.zeros(17, dtype=dtype, requires_grad=True)
+        mod: Mod = lambda s, b, h, i, j: s + table[(i - j).clamp(-8, 8) + 8]  # noqa: E731
+        output = flex_attention(*(x.to(dtype),) * 3, mod)
+        sign = torch.where(torch.arange(tokens) < tokens // 2, -1.0, 1.0)[:, None]
+        return torch.autograd.grad((output.double() * sign).sum(), table)[0].double()
+
+    exact = gradient(torch.float64)
+    assert (gradient(dtype) - exact).abs().max() <= 2**-6 * exact.abs().max()
 
 
 def test_transforms() -> None:

@@ -18,8 +18,10 @@ from anyscore.torch.flex.trace import POSITIONS, Traced, call, numbers
 
 PAIRS = 2**22
 """The most pairs of queries and keys whose condition is computed at a time."""
-_KNOWN: WeakKeyDictionary[BlockMask, dict[Any, tuple[Any, Mask | None]]] = WeakKeyDictionary()
-"""(mask_mod, mask) of a `BlockMask`, for each size and device of a call."""
+KEPT = 4
+"""The most masks of a `BlockMask` that are kept, those of the latest sizes and mask_mods."""
+_KEPT: WeakKeyDictionary[BlockMask, dict[Any, tuple[Any, Mask | None]]] = WeakKeyDictionary()
+"""(mask_mod, mask) of a `BlockMask`, for sizes, device and mask_mod of a call."""
 
 Positions = Mapping[str, Tensor]
 
@@ -36,28 +38,51 @@ def of_block_mask(block_mask: Any, positions: Positions, like: Tensor) -> Mask |
     """Return the mask of a `BlockMask`, or of a mask_mod; a mask is kept with its `BlockMask`."""
     if not isinstance(block_mask, BlockMask):
         return of_conditions([call(block_mask, POSITIONS, like)], positions)
-    known = _KNOWN.setdefault(block_mask, {})
+    kept = _KEPT.setdefault(block_mask, {})
     mod = block_mask.mask_mod  # a caller may set another one, as after a slice
     key = *(len(x) for x in positions.values()), like.device, id(mod)
-    if key not in known:
+    if key not in kept:
         with torch.inference_mode(False):  # the mask may serve a call with gradients
-            known[key] = mod, _of_blocks(block_mask, positions, like)
-    return known[key][1]
+            mask = _of_blocks(block_mask, positions, like)
+        while len(kept) >= KEPT:
+            del kept[next(iter(kept))]
+        kept[key] = mod, mask
+    return kept[key][1]
 
 
 def _of_blocks(block_mask: BlockMask, positions: Positions, like: Tensor) -> Mask | None:
+    """Return the mask of pairs in full blocks, and of those in other blocks that mask_mod keeps.
+
+    Compiled PyTorch reads both; its eager function reads mask_mod alone.
+    """
     mod: Callable[..., Any] = block_mask.mask_mod
-    if mod is not noop_mask:
-        return of_conditions([call(mod, POSITIONS, like)], positions)
-    blocks, rows, columns = block_mask.to_dense().bool(), *block_mask.BLOCK_SIZE
-    if blocks.all():
+    condition = None if mod is noop_mask else call(mod, POSITIONS, like)
+    rows, columns = block_mask.BLOCK_SIZE
+    blocks, full = block_mask.to_dense().bool(), _full_blocks(block_mask)
+    if condition is None and blocks.all():
         return None
 
     def kept(some: Positions) -> Tensor:
-        i, j = some["q_idx"] // rows, some["kv_idx"] // columns
-        return blocks[..., i.long()[:, None], j.long()]
+        i, j = (some["q_idx"] // rows).long()[:, None], (some["kv_idx"] // columns).long()
+        inside = blocks[..., i, j]
+        if condition is None:
+            return inside
+        by_mod = numbers(condition, some).bool()
+        return inside & (by_mod if full is None else by_mod | full[..., i, j])
 
     return recognised(kept, positions)
+
+
+def _full_blocks(block_mask: BlockMask) -> Tensor | None:
+    """Return which blocks are full, (B, H, blocks of queries, blocks of keys); None for none."""
+    counts, indices = block_mask.full_kv_num_blocks, block_mask.full_kv_indices
+    if counts is None or indices is None:
+        return None
+    columns = block_mask.kv_indices.shape[-1]
+    listed = torch.arange(indices.shape[-1], device=indices.device) < counts[..., None]
+    full = torch.zeros((*counts.shape, columns + 1), dtype=torch.bool, device=indices.device)
+    places = torch.where(listed, indices.long(), columns)  # the last column is for no block
+    return full.scatter_(-1, places, True)[..., :columns]
 
 
 @torch.no_grad()

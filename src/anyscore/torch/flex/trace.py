@@ -1,8 +1,8 @@
 """A mod of FlexAttention as a tree of recorded operations, and its numbers for all positions.
 
-A mod is called once, with `Traced` objects in place of scalars. Operations on them are recorded,
-and computed when their numbers are asked for. `torch.vmap` then maps each scalar over its axis, so
-that the meaning of an operation is that of PyTorch.
+A mod is called once, with `Scalar` objects in place of scalars. Operations on them are recorded as
+`Traced`, and computed when their numbers are asked for. `torch.vmap` then maps each scalar over its
+axis, so that the meaning of an operation is that of PyTorch.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from torch.overrides import TorchFunctionMode
 
 from anyscore.backends.torch.modes import is_forward_mode, is_transformed
@@ -26,11 +27,11 @@ DISTANCE = "kv_idx - q_idx"
 
 
 class Traced:
-    """A scalar of a mod: an argument, or a recorded operation.
+    """A recorded operation of a mod, or an argument; its value never changes.
 
     name: of an argument, "" of an operation. function, args, kwargs: the operation. inner: the
-    scalars in args and kwargs. depends: the names of the arguments that it reads. dtype: of an
-    argument.
+    operations in args and kwargs. depends: the names of the arguments that it reads. dtype: of an
+    argument, else None.
     """
 
     def __init__(
@@ -39,51 +40,14 @@ class Traced:
         device: torch.device | None = None,
     ) -> None:  # fmt: skip
         self.name, self.function, self.args, self.kwargs = name, function, args, kwargs or {}
-        self._dtype, self._device = dtype, device
+        self.dtype, self.device = dtype, device
         self.inner = [*_traced(args), *_traced(tuple(self.kwargs.values()))]
         self.depends: frozenset[str] = frozenset((name,) if name else ()).union(
             *(x.depends for x in self.inner)
         )
         for x in self.inner:
-            self._device = self._device or x._device
-        _check_devices((args, tuple(self.kwargs.values())), self._device)
-
-    @classmethod
-    def __torch_function__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        if func in _FILLED:  # the result does not depend on the numbers of its argument
-            return _FILLED[func](*args, **(kwargs or {}))
-        return cls("", func, args, kwargs)
-
-    @property
-    def dtype(self) -> torch.dtype:
-        if self._dtype is None:
-            raise TypeError(f"{_ONCE} It asks for the dtype of {self}; arguments alone have one.")
-        return self._dtype
-
-    @property
-    def device(self) -> torch.device | None:
-        return self._device
-
-    def __getattr__(self, name: str) -> Callable[..., Traced]:
-        method = getattr(torch.Tensor, name, None)
-        if name.startswith("__") or not callable(method):
-            raise AttributeError(f"A scalar of a mod has no attribute {name!r}.")
-        record: Any = _FILLED.get(method, lambda *args, **kwargs: Traced("", method, args, kwargs))
-        return lambda *args, **kwargs: record(self, *args, **kwargs)
-
-    def __getitem__(self, index: Any) -> Traced:
-        return Traced("", operator.getitem, (self, index))
-
-    def _refuse(self, *args: Any) -> Any:
-        raise TypeError(
-            f"{_ONCE} It asks for the number of {self}, as `if`, `int()` or a loop does: write "
-            "torch.where(condition, …, …) instead."
-        )
-
-    __bool__ = __int__ = __float__ = __index__ = __iter__ = __len__ = _refuse
-    __hash__ = object.__hash__
+            self.device = self.device or x.device
+        _check_devices((args, tuple(self.kwargs.values())), self.device)
 
     @cached_property
     def linear(self) -> tuple[int, int, int] | None:
@@ -106,11 +70,160 @@ class Traced:
             return "…"
         name = getattr(self.function, "__name__", str(self.function)).strip("_")
         shown = [_shown(x, depth - 1) for x in self.args]
-        if name in _SYMBOLS:
+        if name in _SYMBOLS and len(shown) == 2:
             return f"({shown[0]} {_SYMBOLS[name]} {shown[1]})"
         if name == "getitem":
             return f"{shown[0]}[{shown[1].strip('()')}]"
+        shown += [f"{key}={_shown(x, depth - 1)}" for key, x in self.kwargs.items()]
         return f"{name}({', '.join(shown)})"
+
+
+class Scalar:
+    """The stand-in for a scalar, which a mod is called with: it records what the mod computes.
+
+    An operation in place gives the scalar another value, and changes no earlier result.
+    """
+
+    shape = torch.Size()
+    ndim = 0
+
+    def __init__(self, value: Traced) -> None:
+        self._value = value
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        return _record(func, args, kwargs or {})
+
+    @property
+    def dtype(self) -> torch.dtype:
+        if self._value.dtype is None:
+            raise TypeError(f"{_ONCE} It asks for the dtype of {self}; arguments alone have one.")
+        return self._value.dtype
+
+    @property
+    def device(self) -> torch.device | None:
+        return self._value.device
+
+    def size(self, dim: int | None = None) -> torch.Size:
+        if dim is not None:
+            raise IndexError(f"{self} is a scalar, and has no axis {dim}.")
+        return self.shape
+
+    def dim(self) -> int:
+        return 0
+
+    def numel(self) -> int:
+        return 1
+
+    def __getattr__(self, name: str) -> Callable[..., Any]:
+        method = getattr(torch.Tensor, name, None)
+        if name.startswith("__") or not callable(method):
+            raise AttributeError(f"A scalar of a mod has no attribute {name!r}.")
+        return lambda *args, **kwargs: _record(method, (self, *args), kwargs)
+
+    def __getitem__(self, index: Any) -> Any:
+        return _record(operator.getitem, (self, index), {})
+
+    def _refuse(self, *args: Any) -> Any:
+        raise TypeError(
+            f"{_ONCE} It asks for the number of {self}, as `if`, `int()` or a loop does: write "
+            "torch.where(condition, …, …) instead."
+        )
+
+    __bool__ = __int__ = __float__ = __index__ = __iter__ = __len__ = _refuse
+    __hash__ = object.__hash__
+
+    def __repr__(self) -> str:
+        return repr(self._value)
+
+
+def _values(x: Any) -> Any:
+    """Return x with the present values of its scalars."""
+    if isinstance(x, Scalar):
+        return x._value
+    if isinstance(x, (tuple, list)) and any(isinstance(y, (Scalar, tuple, list)) for y in x):
+        return type(x)(map(_values, x))
+    return x
+
+
+def _record(function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Record an operation with a scalar among its arguments, and return its result.
+
+    Raises:
+        TypeError: it writes to a tensor, or in place by a function without a counterpart.
+    """
+    args, kwargs = _in_order(function, args, dict(kwargs))
+    name = _name_of(function)
+    if kwargs.get("out") is not None:
+        raise TypeError(f"a mod calls {name} with out=: use its result.")
+    is_operator = getattr(operator, name, None) is function  # such as and_
+    writes = name.endswith("_") and not name.endswith("__") and not is_operator
+    if name == "__setitem__" or (writes and not isinstance(args[0], Scalar)):
+        raise TypeError(f"a mod changes a captured tensor by {name}: make a new one before.")
+    values, options = _values(args), {key: _values(x) for key, x in kwargs.items()}
+    if writes or options.pop("inplace", False):
+        args[0]._value = _written(function, name, values, options)
+        return args[0]
+    if function in _FILLED:  # the result does not depend on the numbers of its argument
+        found = _FILLED[function](*values, **options)
+        return Scalar(found) if isinstance(found, Traced) else found
+    return Scalar(Traced("", function, values, options))
+
+
+_NAMES = {"where": ("condition", "input", "other"), "pow": ("input", "exponent")}
+
+
+def _in_order(
+    function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Return the arguments with tensors by position."""
+    names = _NAMES.get(_name_of(function), ("input", "other"))
+    while len(args) < len(names) and names[len(args)] in kwargs:
+        args = *args, kwargs.pop(names[len(args)])
+    return args, kwargs
+
+
+def _name_of(function: Any) -> str:
+    return str(getattr(function, "__name__", function)).partition(".")[0]
+
+
+def _written(function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
+    """Return the value of a scalar after an operation in place, which keeps its dtype.
+
+    Scores have the dtype of sums, which their steps keep.
+    """
+    old, *others = args
+    if name in ("copy_", "fill_", "zero_"):
+        (new,) = others or (0,)
+        replaced = isinstance(new, Traced) and "score" in old.depends & new.depends
+        return new if replaced else Traced("", _copied, (new, old))
+    plain = function
+    if name.endswith("_"):
+        homes = (torch, functional) if getattr(torch, name, None) is function else (torch.Tensor,)
+        homes = (functional, *homes) if getattr(functional, name, None) is function else homes
+        plain = next((getattr(x, name[:-1]) for x in homes if hasattr(x, name[:-1])), None)
+    if not callable(plain):
+        raise TypeError(f"a mod calls {name} in place, which is not recorded: use a result.")
+    new = Traced("", plain, args, kwargs)
+    return new if "score" in old.depends else Traced("", _as_before, (new, old))
+
+
+def _copied(new: Any, old: Tensor) -> Tensor:
+    """Return `new` in the dtype of `old`."""
+    return torch.as_tensor(new, device=old.device).to(old.dtype)
+
+
+def _as_before(new: Tensor, old: Tensor) -> Tensor:
+    """Return `new` in the dtype of `old`.
+
+    Raises:
+        TypeError: numbers of this dtype cannot hold the result.
+    """
+    if not torch.can_cast(new.dtype, old.dtype):
+        raise TypeError(f"a mod writes {new.dtype} in place of {old.dtype}: use the result.")
+    return new.to(old.dtype)
 
 
 _DEPTH = 6
@@ -123,9 +236,9 @@ _SYMBOLS = {
 
 def _filled(like: Traced, fill_value: Any, *, dtype: Any = None, **options: Any) -> Any:
     """Return a tensor () of the dtype of `like`, which depends on no position."""
-    dtype = dtype or like._dtype
+    dtype = dtype or like.dtype
     if isinstance(fill_value, (int, float)) and (dtype is not None or math.isinf(fill_value)):
-        return torch.full((), fill_value, dtype=dtype)
+        return torch.full((), fill_value, dtype=dtype, device=like.device)
     return Traced("", torch.full_like, (like, fill_value), {"dtype": dtype})
 
 
@@ -135,7 +248,7 @@ def _new(like: Traced, value: Any, *given: Any, size: Any = None, **options: Any
     """
     if size is None:
         size = given[0] if len(given) == 1 and isinstance(given[0], (tuple, list)) else given
-    dtype = options.get("dtype") or like._dtype
+    dtype = options.get("dtype") or like.dtype
     if dtype is None:
         return Traced("", torch.Tensor.new_full, (like, tuple(size), value))
     return torch.full(tuple(size), value, dtype=dtype, device=like.device)
@@ -151,26 +264,38 @@ _FILLED: dict[Any, Callable[..., Any]] = {
 
 
 def _binary(function: Any, swapped: bool) -> Any:
-    def record(self: Traced, other: Any) -> Traced:
-        return Traced("", function, (other, self) if swapped else (self, other))
+    def record(self: Scalar, other: Any) -> Any:
+        return _record(function, (other, self) if swapped else (self, other), {})
+
+    return record
+
+
+def _in_place(function: Any) -> Any:
+    def record(self: Scalar, other: Any) -> Scalar:
+        new = Traced("", function, (self._value, _values(other)))
+        is_score = "score" in self._value.depends
+        self._value = new if is_score else Traced("", _as_before, (new, self._value))
+        return self
 
     return record
 
 
 def _unary(function: Any) -> Any:
-    return lambda self: Traced("", function, (self,))
+    return lambda self: _record(function, (self,), {})
 
 
+_COMPARISONS = "lt", "le", "gt", "ge", "eq", "ne"
 for _name in (
     "add", "sub", "mul", "truediv", "floordiv", "mod", "pow", "and_", "or_", "xor", "lshift",
-    "rshift", "lt", "le", "gt", "ge", "eq", "ne",
+    "rshift", *_COMPARISONS,
 ):  # fmt: skip
     _function, _plain = getattr(operator, _name), _name.strip("_")
-    setattr(Traced, f"__{_plain}__", _binary(_function, swapped=False))
-    if _plain not in ("lt", "le", "gt", "ge", "eq", "ne"):
-        setattr(Traced, f"__r{_plain}__", _binary(_function, swapped=True))
+    setattr(Scalar, f"__{_plain}__", _binary(_function, swapped=False))
+    if _plain not in _COMPARISONS:
+        setattr(Scalar, f"__r{_plain}__", _binary(_function, swapped=True))
+        setattr(Scalar, f"__i{_plain}__", _in_place(_function))
 for _name in ("neg", "pos", "invert", "abs"):
-    setattr(Traced, f"__{_name}__", _unary(getattr(operator, _name)))
+    setattr(Scalar, f"__{_name}__", _unary(getattr(operator, _name)))
 
 
 def _shown(x: Any, depth: int = _DEPTH) -> str:
@@ -213,8 +338,8 @@ class _Indexing(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        if func is torch.Tensor.__getitem__ and [*_traced(args[1:])]:
-            return Traced("", operator.getitem, args)
+        if func is torch.Tensor.__getitem__ and [*_traced(_values(args[1:]))]:
+            return _record(operator.getitem, args, {})
         return func(*args, **(kwargs or {}))
 
 
@@ -231,11 +356,11 @@ def call(mod: Callable[..., Any], names: tuple[str, ...], like: Tensor) -> Any:
     """
     wide = accumulation(like)
     arguments = [
-        Traced(name, dtype=wide if name == "score" else torch.int32, device=like.device)
+        Scalar(Traced(name, dtype=wide if name == "score" else torch.int32, device=like.device))
         for name in names
     ]
     with _Indexing():
-        result = mod(*arguments)
+        result = _values(mod(*arguments))
     if not isinstance(result, (Traced, Tensor, int, float)):
         raise TypeError(
             f"a mod returns a {type(result).__name__}, expected a scalar: a score, or a condition."
@@ -269,7 +394,7 @@ def numbers(x: Any, positions: Mapping[str, Tensor], score: Tensor | None = None
         mapped = torch.vmap(mapped, in_dims=(*in_dims, *((0,) if with_score else ())))
     found = mapped(*(positions[name] for name in axes), *((score,) if with_score else ()))
     shape = [len(positions[name]) if name in axes else 1 for name in positions]
-    result: Tensor = torch.as_tensor(found).reshape(shape)
+    result: Tensor = torch.as_tensor(found, device=x.device).reshape(shape)
     return result
 
 
@@ -310,7 +435,12 @@ def _compute(x: Any, known: Mapping[str, Tensor], seen: dict[int, Any]) -> Any:
 
 
 def _index(x: Tensor, index: Any) -> Tensor:
-    """Return x[index] of leading axes; a scalar index under vmap has no number of its own."""
+    """Return x[index] of leading axes; a scalar index under vmap has no number of its own.
+
+    Numbers of 16 bits become float32, so that gradients of one entry add up in float32.
+    """
+    if x.is_floating_point():
+        x = x.to(accumulation(x))
     whole = index if isinstance(index, tuple) else (index,)
     if all(isinstance(i, (int, Tensor)) for i in whole):
         made = [torch.as_tensor(i, device=x.device).long() for i in whole]
@@ -341,8 +471,9 @@ def _by_distance(x: Traced) -> Any:
         of_query, of_key, constant = linear
         if of_query != -of_key:
             return None
-        distance: Any = Traced(DISTANCE, dtype=torch.int32, device=x.device)
-        return distance * of_key + constant
+        distance = Traced(DISTANCE, dtype=torch.int32, device=x.device)
+        scaled = Traced("", operator.mul, (distance, of_key))
+        return Traced("", operator.add, (scaled, constant))
     if x.name:
         return None
     if x.function in _COMPARED and None not in map(_linear_part, x.args):
