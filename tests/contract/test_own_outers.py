@@ -128,6 +128,17 @@ def test_edges_of_a_graph() -> None:
         torch.testing.assert_close(x, y, rtol=1e-11, atol=1e-12)
 
 
+def test_two_functions_of_one_number() -> None:
+    """The numbers of the core have 48 bits: the second function takes the reference."""
+    one, two = (Outer.from_formula("f", f"x * {n}") for n in (9838109, 13106736))
+    assert number(one.name) == number(two.name)
+    x = np.ones((1, 1), np.float32)
+    for outer, expected in ((one, 9838109), (two, 13106736), (one, 9838109)):
+        assert scores(x, x, score=Own(x[0], PRODUCT, outer)) == expected
+    with pytest.raises(NotImplementedError, match="'f' has the number of another formula"):
+        scores(x, x, score=Own(x[0], PRODUCT, two), impl="fused")
+
+
 @pytest.mark.parametrize("impl", ["fused", "reference"])
 def test_nan_and_infinity(impl: str) -> None:
     """NaN stays NaN where a comparison would choose a number; ∞ goes through the formula."""

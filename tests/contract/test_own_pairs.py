@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 import torch
 
-from anyscore import Causal, attention, log_weights, plan
+from anyscore import Causal, attention, log_weights, plan, scores
 from anyscore.kernels.own_formulas import compiler
 from anyscore.ops import load
 from anyscore.score import formula as formula_language
@@ -24,7 +24,17 @@ from anyscore.score.formula.tape import numbers
 from anyscore.score.pairs import Pair
 from anyscore.torch import Attention
 from helpers import machine
-from helpers.own_scores import EVERY, LEAKY, SOFTPLUS, Own, draw, written_out
+from helpers.own_scores import (
+    EVERY,
+    FAR,
+    FAR_KEYS,
+    FAR_SLOPE,
+    LEAKY,
+    SOFTPLUS,
+    Own,
+    draw,
+    written_out,
+)
 from helpers.transformed import WARNINGS
 
 SOFT = Pair.from_formula("softplus", SOFTPLUS)
@@ -33,6 +43,29 @@ FLAGS = compiler.FLAGS  # before a fixture changes them
 FUSED = "fused, and keeps the contract"
 
 pytestmark = [pytest.mark.sample, pytest.mark.usefixtures("kept_pairs"), *WARNINGS]
+
+
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+@pytest.mark.parametrize("formula", FAR)
+def test_a_choice_of_far_numbers(formula: str, dtype: str, impl: str) -> None:
+    """The smaller number is not lost in a sum with the larger one."""
+    pair = Pair.from_formula("far", formula)
+    q, k, w = (np.array(x, dtype) for x in ([[0.0]], FAR_KEYS, [1.0]))
+    for make in (np.asarray, torch.tensor):
+        found = scores(make(q), make(k), score=Own(make(w), pair), impl=impl)
+        np.testing.assert_allclose(found[0], FAR[formula], rtol=1e-6)
+
+
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+def test_slopes_of_far_sizes(impl: str) -> None:
+    formula, slopes = FAR_SLOPE
+    q, k, w = (torch.tensor(x) for x in ([[0.0]] * 3, FAR_KEYS, [1.0]))
+    found = scores(
+        q.requires_grad_(), k, score=Own(w, Pair.from_formula("far", formula)), impl=impl
+    )
+    (slope,) = torch.autograd.grad(found.diagonal().sum(), q)
+    np.testing.assert_allclose(slope[:, 0], slopes, rtol=1e-6)
 
 
 def softplus(a: Any, b: Any) -> Any:

@@ -42,6 +42,18 @@ WAVE = "x * sigmoid(x) + 0.3 * sin(2 * x) + where(x > 0.5, (x - 0.5)**2, 0)"
 """A formula of an outer function."""
 
 
+FAR = {
+    "where(abs(a - b) < 1, 1, -1e9)": [1, 1, -1e9],
+    "where(a > b, 1, -1e20)": [-1e20, -1e20, 1],
+    "where(a > b, 3e38, -3e38)": [-3e38, -3e38, 3e38],
+    "where(a > b, 0.001 * (a - b), 1e9 * (a - b))": [-0.5e9, -0.5e9, 0.002],
+}
+"""Choices of numbers of far sizes, and their values at a = 0 and b of `FAR_KEYS`."""
+FAR_KEYS = [[0.5], [0.5], [-2.0]]
+FAR_SLOPE = "where(a > b, 0.001 * (a - b), 1e9 * (a - b))", [1e9, 1e9, 0.001]
+"""A formula, and its derivatives by a there."""
+
+
 def wave(x: Any) -> Any:
     """Return the formula WAVE in NumPy."""
     return x / (1 + np.exp(-x)) + 0.3 * np.sin(2 * x) + np.where(x > 0.5, (x - 0.5) ** 2, 0)

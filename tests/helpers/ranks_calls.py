@@ -85,6 +85,7 @@ OPTIONS: dict[str, Callable[[Leaves], dict[str, Any]]] = {
     "bias after": lambda x: {"bias_after": Relative(x["table"], align="end")},
     "sink": lambda x: {"mask": Causal("end"), "sink": x["per_head"]},
     "sigmoid": lambda x: {"mask": Causal("end") & Keys(_third()), "normalizer": "sigmoid"},
+    "sigmoid of all keys": lambda x: {"normalizer": "sigmoid"},
     "sigmoid, bias": lambda x: {"mask": Causal("end"), "normalizer": Sigmoid(-2.0)},
 }
 
@@ -392,6 +393,8 @@ def refused(rank: int, ranks: int, what: str) -> str:
         "edges": {"mask": Edges.from_index(torch.tensor([[0], [0]]), queries=12)},
         "separable": {"impl": "separable", "score": SCORES["additive"](drawn(1))},
         "callable": {"score": lambda q, k: q @ k.mT},
+        "bias of all queries": {"bias": torch.ones(12 * ranks, 12 * ranks)},
+        "another bias": {"bias_after": torch.ones(13, 12 * ranks), "softcap": 2.0},
     }.get(what, {})
     if what == "count":
         layout = Uneven(dist.group.WORLD, [12, 12])

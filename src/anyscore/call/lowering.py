@@ -97,11 +97,16 @@ def shard_biases(
     """Return the biases of each chunk of this rank's queries, for the keys of the whole sequence.
 
     A chunk of `n` queries has biases (..., n, tokens), or one number for each diagonal.
+
+    Raises:
+        ValueError: a bias has neither one row nor those of this rank's queries.
     """
     query, keys = call.query, sharded.keys.tokens
     chunks = sharded.query_chunks(xp, sizes.queries)
     if call.bias is call.bias_after is None:
         return [()] * len(chunks)
+    for name, bias in (("bias", call.bias), ("bias_after", call.bias_after)):
+        _check_rows(xp, name, bias, sizes.queries)
     all_queries = sizes.queries if sharded.queries is None else sharded.queries.tokens
     found = []
     for chunk in chunks:
@@ -117,6 +122,20 @@ def shard_biases(
         bias, after = of_chunk(call.bias), of_chunk(call.bias_after)
         found.append(lower_biases(xp, bias, after, query[..., rows, :], of_sizes))
     return found
+
+
+def _check_rows(xp: Ops, name: str, bias: Any, queries: int) -> None:
+    """Check the rows of a bias across ranks, if it is a tensor.
+
+    Raises:
+        ValueError: a bias has neither one row nor `queries` rows.
+    """
+    shape = xp.shape(bias) if framework(bias) else ()
+    if shape[-2:-1] not in ((), (1,), (queries,)):
+        raise ValueError(
+            f"{name} has shape {shape}, expected 1 or {queries} rows, those of this rank's "
+            "queries: layout.shard(bias) takes them from the bias of the whole sequence."
+        )
 
 
 def _check_terms(xp: Ops, edges: LoweredEdges, factors: Factors | Array) -> None:

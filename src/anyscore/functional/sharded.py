@@ -286,8 +286,8 @@ def _with_counts(xp: Ops, task: Task) -> Task:
         n = xp.astype(xp.tensor(n, some), accumulation(task.dtype))
         n = xp.broadcast_to(n, (*xp.shape(n)[:-1], task.sizes.queries))
     else:
-        zeros = 0 * xp.astype(some[..., 0], accumulation(task.dtype))
-        n = xp.where(zeros == zeros, float(max(keys, 1)), float(max(keys, 1)))
+        zeros = 0.0 * xp.astype(some[..., 0] == 0, accumulation(task.dtype))
+        n = zeros + float(max(keys, 1))
     shift = -xp.log(n)[..., None]
     chunks, found = sharded.query_chunks(xp, task.sizes.queries), []
     for chunk, biases in zip(chunks, task.shard_biases, strict=True):

@@ -18,7 +18,7 @@ from anyscore.keras.masks import masks, unwrap
 from anyscore.keras.options import split
 from anyscore.layers.last_weights import Chosen, LastWeights, chosen_weights, snapshot
 from anyscore.layers.parameters import SINK, AnyScore, Parameter, is_named
-from anyscore.layers.score_spec import ScoreSpec
+from anyscore.layers.score_spec import ScoreSpec, replaced_score
 from anyscore.layers.state_dicts import rename_legacy_keys
 from anyscore.layers.texts import with_texts
 from anyscore.modifiers.normalizers import check_normalizer
@@ -81,7 +81,7 @@ class Attention(LastWeights[Any], Layer):
         sizes |= {"heads": heads, "kv_heads": kv_heads, "projected": projected, **scales}
         spec = ScoreSpec(bare, **sizes, sink=ours.sink)
         super().__init__({"score": score, "dropout": dropout, **sizes}, ours, of_keras)
-        self.score = bare  # tracked, if it is a layer
+        self.score = self._first_score = bare  # tracked, if it is a layer
         self.dropout = dropout
         self._spec, self._arrays = spec, arrays
         self._shapes_of_score = (
@@ -254,6 +254,8 @@ class Attention(LastWeights[Any], Layer):
 
     def _score(self) -> Any:
         """Build the score from the current parameters."""
+        if self.score is not self._first_score:
+            return replaced_score(self.score)
         names = self._spec.score_parameters
         if not names and not self._spec.named:
             return self.score

@@ -105,6 +105,11 @@ def _load(key: str, is_double: bool, isa: str) -> str | None:
     if not isinstance(formula, Formula):
         return f"it does not know the pair {name!r}"
     core, sums = Path(_core.__file__), "double" if is_double else "float"
+    if not formula.is_pair and _OUTERS.setdefault(number(key), key) != key:
+        return (
+            f"the outer function {name!r} has the number of another formula of this process in the "
+            "core: write a step of it otherwise"
+        )
     try:
         entry = own_formulas.load(formula, sums, isa, core, _core.headers)
     except own_formulas.CannotCompileError as error:
@@ -115,6 +120,10 @@ def _load(key: str, is_double: bool, isa: str) -> str | None:
     else:
         _core.register_outer(number(key), is_double, entry)
     return None
+
+
+_OUTERS: dict[float, str] = {}
+"""The outer functions of formulas by their numbers of 48 bits, which two of them may share."""
 
 
 def packs(pair: Pair) -> bool:

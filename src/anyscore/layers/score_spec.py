@@ -51,6 +51,20 @@ class BoundScore:
         return self.score(**fields)
 
 
+def replaced_score(score: Any) -> Any:
+    """Return the score that a user has put in place of a layer's: an object or a callable.
+
+    Raises:
+        TypeError: it is a name or a class, whose parameters the layer lacks.
+    """
+    if isinstance(score, str | type):
+        raise TypeError(
+            f"the layer's score was replaced by {brief(score)}, and the parameters are of the "
+            "first score: put a score object there, such as Gaussian(1.0), or make another layer."
+        )
+    return score
+
+
 class ScoreSpec:
     """The score of a layer, checked.
 

@@ -25,7 +25,7 @@ from anyscore.functional.cache.prepare import PreparedKeys
 from anyscore.layers.attention import AttentionLayer, check_first_call
 from anyscore.layers.last_weights import Chosen, chosen_weights, snapshot
 from anyscore.layers.parameters import SINK, AnyScore, Parameter, makes_parameters
-from anyscore.layers.score_spec import BoundScore
+from anyscore.layers.score_spec import BoundScore, replaced_score
 from anyscore.layers.state_dicts import rename_legacy_keys
 from anyscore.layers.texts import with_texts
 from anyscore.modifiers.normalizers import Normalizer, Sigmoid
@@ -216,6 +216,8 @@ class Attention(AttentionLayer[Tensor], Layer):
     def _kind(self, mask: Any) -> Any:
         """Return the kind of a call for `RepeatedCalls`; None for a score that is not repeated."""
         score, cap, normalizer = self.score, self.softcap, self.normalizer
+        if score is not self._spec.score:
+            return None
         kind = score if isinstance(score, type) and score in NAMED else kind_of_score(score)
         if kind is None or not (type(normalizer) is str or isinstance(normalizer, Sigmoid)):
             return None
@@ -283,8 +285,10 @@ class Attention(AttentionLayer[Tensor], Layer):
         self._bound = bound
 
     def _score(self, like: Tensor) -> Any:
+        if self.score is not self._spec.score:
+            return replaced_score(self.score)
         if not isinstance(self.score, type | Score):
-            return self.score  # not the spec's: the user may have replaced a module
+            return self.score
         values, linears, detached = {}, self._spec.linears, like.detach()
         for name in self._spec.score_parameters:
             module: Any = self._modules[name]

@@ -9,12 +9,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from anyscore import attention, plan
+from anyscore import attention, plan, scores
 from anyscore.jax import Attention
 from anyscore.kernels.pallas import attention as pallas
 from anyscore.score import PRODUCT, Outer
 from anyscore.score.pairs import Pair
-from helpers.own_scores import EVERY, SOFTPLUS, WAVE, Own, draw, wave, written_out
+from helpers.own_scores import EVERY, FAR, FAR_KEYS, SOFTPLUS, WAVE, Own, draw, wave, written_out
 
 SOFT = Pair.from_formula("softplus", SOFTPLUS)
 EACH = Pair.from_formula("each", EVERY)
@@ -43,6 +43,17 @@ def test_values_and_gradients(by_pallas: bool, monkeypatch: pytest.MonkeyPatch) 
     )
     for x, y in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
         np.testing.assert_allclose(x, y, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("impl", ["pallas", "auto", "reference"])
+@pytest.mark.parametrize("formula", FAR)
+def test_a_choice_of_far_numbers(formula: str, impl: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pallas, "INTERPRET", impl == "pallas")
+    pair = Pair.from_formula("far", formula)
+    q, k, w = (jnp.asarray(x, jnp.float32) for x in ([[0.0]], FAR_KEYS, [1.0]))
+    impl = "auto" if impl == "pallas" else impl
+    found = jax.jit(lambda q, k: scores(q, k, score=Own(w, pair), impl=impl))(q, k)
+    np.testing.assert_allclose(found[0], FAR[formula], rtol=1e-6)
 
 
 @pytest.mark.parametrize("by_pallas", [False, True])

@@ -304,6 +304,10 @@ LAPLACE = {"score": Laplace(2.0)}
         ({"across": Uneven("cp", [2, 10, 10, 10])}, "Uneven gives 4 ranks pieces of different len"),
         ({"across": Zigzag("cp", 30)}, "Zigzag gives 4 ranks pieces of different lengths. In JAX"),
         ({"across": Contiguous("cp", 40)}, "key has 8 tokens on each rank, and the layout gives"),
+        (
+            {"across": "cp", "bias": jnp.ones((TOKENS, TOKENS))},
+            "expected 1 or 8 rows, those of this",
+        ),
         ({"across": "cp", "normalizer": "sparsemax"}, "across does not take normalizer"),
         ({"across": "cp", "return_weights": True}, "across does not take the matrix"),
     ],

@@ -208,6 +208,12 @@ def test_score_objects_and_callables() -> None:
         attention(*arrays(), score=Gaussian(2.0)),
     )
 
+    layer.score = Gaussian(5.0)  # replaced
+    near(layer(query, key, value), attention(*arrays(), score=Gaussian(5.0)))
+    layer.score = "gaussian"
+    with pytest.raises(TypeError, match="parameters are of the first score"):
+        layer(query, key, value)
+
     def product(q: Any, k: Any) -> Any:
         return keras.ops.matmul(q, keras.ops.swapaxes(k, -1, -2))
 

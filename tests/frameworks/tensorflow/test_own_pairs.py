@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from anyscore import attention, plan
+from anyscore import attention, plan, scores
 from anyscore.ops import load
 from anyscore.score import PRODUCT, Outer
 from anyscore.score.pairs import Pair
-from helpers.own_scores import EVERY, SOFTPLUS, WAVE, Own, draw, wave, written_out
+from helpers.own_scores import EVERY, FAR, FAR_KEYS, SOFTPLUS, WAVE, Own, draw, wave, written_out
 
 SOFT = Pair.from_formula("softplus", SOFTPLUS)
 EACH = Pair.from_formula("each", EVERY)
@@ -70,3 +70,14 @@ def test_outer_functions(in_graph: bool) -> None:
         np.testing.assert_allclose(x, y, rtol=1e-9, atol=1e-11)
     expected = written_out(lambda a, b: a * b, [x.numpy() for x in XS], outer=wave)
     np.testing.assert_allclose(found[0], expected, rtol=1e-9)
+
+
+@pytest.mark.parametrize("in_graph", [False, True])
+@pytest.mark.parametrize("impl", ["auto", "reference"])
+@pytest.mark.parametrize("formula", FAR)
+def test_a_choice_of_far_numbers(formula: str, impl: str, in_graph: bool) -> None:
+    pair = Pair.from_formula("far", formula)
+    q, k, w = (tf.constant(x, tf.float32) for x in ([[0.0]], FAR_KEYS, [1.0]))
+    run = lambda q, k: scores(q, k, score=Own(w, pair), impl=impl)  # noqa: E731
+    found = (tf.function(run) if in_graph else run)(q, k)
+    np.testing.assert_allclose(found[0], FAR[formula], rtol=1e-6)

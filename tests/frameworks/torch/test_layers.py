@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from anyscore import (
     Additive,
+    Bilinear,
     Causal,
     Cosine,
     Dot,
@@ -281,6 +282,23 @@ def test_callables_and_modules_are_scores() -> None:
     layer(q, k, v).square().sum().backward()
     assert (layer.score.layer.weight.grad != 0).all()
     assert layer.attention_weights.shape == (2, T_Q, T_K)
+
+
+@pytest.mark.parametrize("first", [Gaussian(1.0), "gaussian", Dot(), Bilinear(torch.eye(D))])
+def test_a_score_that_replaces_the_first(first: Any) -> None:
+    """Calls that were repeated before, too, have the new score."""
+    layer, (q, _, v) = Attention(first), inputs()
+    for score in (None, Gaussian(5.0), Dot(), lambda q, k: q @ k.mT):
+        if score is not None:
+            layer.score = score
+            expected = attention(q, q, v[:, :T_Q], score=score)
+        for _ in range(4):
+            found = layer(q, q, v[:, :T_Q])
+            assert score is None or torch.allclose(found, expected, atol=1e-6)
+    for wrong in ("dot", Dot):
+        layer.score = wrong
+        with pytest.raises(TypeError, match="parameters are of the first score: put a score obj"):
+            layer(q, q, v[:, :T_Q])
 
 
 def test_a_score_class_is_as_good_as_its_name() -> None:

@@ -8,13 +8,13 @@ import numpy as np
 import pytest
 import torch
 
-from anyscore import Causal, attention
+from anyscore import Causal, attention, scores
 from anyscore.kernels import cpu
 from anyscore.kernels.triton.formula import of_formula, source
 from anyscore.score import PRODUCT, SQUARED, TANH, Outer
 from anyscore.score.formula import formula_of
 from anyscore.score.pairs import Pair
-from helpers.own_scores import EVERY, LEAKY, SOFTPLUS, WAVE, Own, draw
+from helpers.own_scores import EVERY, FAR, FAR_KEYS, FAR_SLOPE, LEAKY, SOFTPLUS, WAVE, Own, draw
 
 
 @pytest.mark.parametrize("queries", [1, 9])
@@ -55,6 +55,22 @@ def test_outer_functions(pair: Pair, dtype: torch.dtype, queries: int) -> None:
     allowed = {torch.float32: 1e-4, torch.float64: 1e-12, torch.bfloat16: 2e-2}[dtype]
     for x, y in zip(results("fused", xs), exact, strict=True):
         assert (x - y).abs().max() <= allowed * y.abs().max()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("formula", FAR)
+def test_a_choice_of_far_numbers(
+    formula: str, dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Values and slopes of both sides keep their sizes."""
+    pair = Pair.from_formula("of this test", formula)
+    monkeypatch.setattr(cpu, "PAIRS", (*cpu.PAIRS, pair))
+    q, k, w = (torch.tensor(x, dtype=dtype) for x in ([[0.0]] * 3, FAR_KEYS, [1.0]))
+    found = scores(q.requires_grad_(), k, score=Own(w, pair), impl="fused")
+    np.testing.assert_allclose(found[0].detach(), FAR[formula], rtol=1e-6)
+    if formula == FAR_SLOPE[0]:
+        (slope,) = torch.autograd.grad(found.diagonal().sum(), q)
+        np.testing.assert_allclose(slope[:, 0], FAR_SLOPE[1], rtol=1e-6)
 
 
 def test_nan_makes_its_rows_nan(monkeypatch: pytest.MonkeyPatch) -> None:

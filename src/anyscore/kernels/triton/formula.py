@@ -78,7 +78,8 @@ def _lines(rows: tuple[Row, ...], place: int) -> list[str]:
         elif operation == "neg":
             made = f"-{x[0]}"
         elif operation == "where" and all(rows[one][0] == "number" for one in rest[1:]):
-            made = f"{x[0]}.to(a.dtype) * ({x[1]} - {x[2]}) + {x[2]}"  # numbers would be float32
+            sides = (f"tl.full({x[0]}.shape, {one}, a.dtype)" for one in x[1:])  # not float32
+            made = f"tl.where({x[0]}, {', '.join(sides)})"
         elif operation == "where":
             made = f"tl.where({x[0]}, {x[1]}, {x[2]})"
         elif operation == "log1p_unit":

@@ -141,8 +141,9 @@ def _where(
             chosen = ((x, y) if i == 0 else (y, x) for x, y in pairs)
             sides[i] = compute(xp, branch.steps, *(xp.where(condition, x, y) for x, y in chosen))
     x, y = sides
-    if isinstance(x, float) and isinstance(y, float):
-        return xp.astype(condition, xp.dtype(a)) * (x - y) + y
+    if isinstance(x, float) and isinstance(y, float):  # their own dtype would be the framework's
+        zeros = 0.0 * xp.astype(condition, xp.dtype(a))
+        x, y = zeros + x, zeros + y
     return xp.where(condition, x, y)
 
 

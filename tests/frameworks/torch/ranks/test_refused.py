@@ -51,6 +51,11 @@ def test_an_error_of_one_rank_is_said_on_every_rank(group: Group) -> None:
         ("callable", "across does not take this call, since the score is a callable"),
         ("second derivative", "attention across ranks has no second derivatives"),
         ("count", "query has 11 tokens on rank"),
+        (
+            "bias of all queries",
+            "bias has shape (24, 24), expected 1 or 12 rows, those of this rank",
+        ),
+        ("another bias", "bias_after has shape (13, 24), expected 1 or 12 rows"),
         ("across", "across must be a layout such as Contiguous(mesh), or the name"),
         ("over", "a layout is over 'cp', expected a DeviceMesh of one dimension"),
         ("heads", "a layer with projections does not take across=(None, layout)"),
