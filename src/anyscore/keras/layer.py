@@ -36,13 +36,14 @@ class Record:
     """Private data of a layer, hidden from Keras's tracking of attributes.
 
     arguments: the arguments of the constructor. built: the shapes of `build`. last: the task of
-    the last call.
+    the last call. calls: how many calls of the layer run, as opposed to its `call` alone.
     """
 
     arguments: dict[str, Any]
     options: Options
     built: dict[str, Any] | None = None
     last: Any = None
+    calls: int = 0
 
 
 class Layer(keras.layers.Layer):  # type: ignore[misc]
@@ -75,7 +76,11 @@ class Layer(keras.layers.Layer):  # type: ignore[misc]
         for name in ("mask", "bias", "bias_after"):
             if isinstance(arguments.get(name), Mask | Bias):
                 arguments[name] = Opaque(arguments[name])
-        return super().__call__(*tensors, **arguments)
+        self.record.calls += 1
+        try:
+            return super().__call__(*tensors, **arguments)
+        finally:
+            self.record.calls -= 1
 
     def build(
         self,

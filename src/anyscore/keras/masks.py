@@ -77,6 +77,7 @@ def masks(
     attention_mask: Any,
     causal: bool,
     many: bool = False,
+    by_wrapper: bool | None = None,
 ) -> Mask | None:
     """Return the intersection of all masks of a call; None without masks.
 
@@ -92,13 +93,24 @@ def masks(
         causal: True lets query i attend keys 0 … i alone.
         many: True if the layer splits the tensors into heads; masks without heads then get an
             axis.
+        by_wrapper: for one tensor alone, whether another layer called `call`, as `TimeDistributed`
+            does: its mask of tokens is Keras's. None for several tensors.
 
     Raises:
-        TypeError, ValueError: masks of other dtypes or shapes.
+        TypeError, ValueError: masks of other dtypes or shapes, or one with two meanings.
     """
     of_tensors, mask = shapes(*tensors), mask.held if isinstance(mask, Opaque) else mask
     of_queries, of_keys, of_values = padding
-    if mask is not None and mask is keras_mask(first):  # Keras attached the mask to the only tensor
+    of_keras = mask is not None and mask is keras_mask(first)  # attached to the only tensor
+    if not of_keras and by_wrapper is not None and _is_of_tokens(mask, of_tensors[0]):
+        of_keras = by_wrapper
+        of_pairs = *of_tensors[0][1:-1], of_tensors[1][-2]  # (T_q, T_k)
+        if not of_keras and tuple(mask.shape) == of_pairs:
+            raise ValueError(
+                f"mask has shape {tuple(mask.shape)}, which fits (batch, tokens) and (queries, "
+                "keys): pass mask=Keys(keep) for padding, or mask=keep[None] for pairs."
+            )
+    if of_keras:
         of_queries, mask = mask, None
         of_keys = of_queries if of_keys is None else of_keys
     if isinstance(of_queries, list | tuple):  # the masks of one list
@@ -122,6 +134,16 @@ def masks(
     if causal:
         masks.append(Causal("start"))
     return reduce(and_, masks) if masks else None
+
+
+def _is_of_tokens(mask: Any, of_tensor: Shape) -> bool:
+    """Return whether a boolean mask has the shape (batch, …, tokens) of a tensor."""
+    shape = None if isinstance(mask, Mask) else getattr(mask, "shape", None)
+    if shape is None or len(shape) < 2 or len(shape) != len(of_tensor) - 1:
+        return False
+    is_boolean = keras.backend.standardize_dtype(mask.dtype) == "bool"
+    pairs = zip(shape, of_tensor, strict=False)
+    return is_boolean and all(n == m or n is None or m is None for n, m in pairs)
 
 
 def _listed(given: Sequence[Any]) -> tuple[Any, Any, Any]:

@@ -126,7 +126,10 @@ class SelfAttention(Projecting):
         """
         self.check(*shapes(x))
         padding = x_mask, x_mask, None
-        both = masks(x, (x, x, x), mask, padding, attention_mask, use_causal_mask)
+        by_wrapper = not self.record.calls
+        both = masks(
+            x, (x, x, x), mask, padding, attention_mask, use_causal_mask, False, by_wrapper
+        )
         attention = Attending(
             self.attention,
             return_attention_scores,
@@ -259,12 +262,16 @@ class MultiHeadAttention(Projecting):
         Raises:
             TypeError, ValueError: As `anyscore.attention`; or widths are not those of the layer.
         """
-        if keys is None and keys_mask is None and not isinstance(queries, list | tuple):
+        is_alone = keys is None and not isinstance(queries, list | tuple)
+        if is_alone and keys_mask is None:
             keys_mask = queries_mask
+        by_wrapper = not self.record.calls if is_alone else None
         q, k, v = self.complete(*three(queries, keys, values))
         self.check(*shapes(q, k, v))
         padding = queries_mask, keys_mask, values_mask
-        both = masks(queries, (q, k, v), mask, padding, attention_mask, use_causal_mask, many=True)
+        both = masks(
+            queries, (q, k, v), mask, padding, attention_mask, use_causal_mask, True, by_wrapper
+        )
         current = self.current()
         q, k, v, lowered = heads.mask_inputs(
             xp, self.sizes.n_heads, q, k, v, valid_lens, both, current.values()

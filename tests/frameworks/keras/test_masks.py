@@ -93,6 +93,31 @@ def test_masks_of_ours_pass_keras_unseen(many: bool) -> None:
     assert np.array_equal(numpy(model([x[:, :1], x])), numpy(output))
 
 
+@pytest.mark.parametrize("batch", [6, 3, 1])
+@pytest.mark.parametrize("many", [False, True])
+def test_a_wrapper_passes_padding(many: bool, batch: int) -> None:
+    """`TimeDistributed` calls `call` with a mask (batch, tokens), also if batch = tokens."""
+    layer = (MultiHeadAttention if many else SelfAttention)(8, 4, score="gaussian")
+    embed = keras.layers.Embedding(20, 8, mask_zero=True)
+    ids = np.random.default_rng(0).integers(1, 20, (batch, 4, 6))
+    ids[0, :, 3:] = ids[-1, 2, 5:] = 0
+    found = keras.layers.TimeDistributed(layer)(embed(ids))
+    expected = [numpy(layer(embed(ids[:, step]))) for step in range(4)]
+    near(numpy(found)[ids != 0], np.stack(expected, 1)[ids != 0])
+
+
+@pytest.mark.parametrize("make", [np.asarray, keras.ops.convert_to_tensor])
+def test_a_mask_with_two_meanings_is_refused(make: Any) -> None:
+    x, keep = normal(5, 5, 8).astype("float32"), np.arange(5) < np.array([[2], [5], [5], [1], [4]])
+    for layer in (SelfAttention(8, 4), MultiHeadAttention(8, 2)):
+        with pytest.raises(ValueError, match=r"fits \(batch, tokens\) and .* pass mask=Keys\(keep"):
+            layer(x, mask=make(keep))
+        layer(x, mask=Keys(keep))
+        near(layer(x, mask=make(keep[None])), layer(x, attention_mask=keep[None]))
+        layer(x[:4], mask=make(keep))
+    layer(x, x, mask=make(keep))  # of two tensors it is of pairs
+
+
 def test_masks_of_heads() -> None:
     """A mask (batch, T_q, T_k) is for all heads, by mask= and & too; another mask has heads."""
     query, key, _ = arrays()
