@@ -211,7 +211,7 @@ class MultiHeadAttention(_Projecting):
         Raises:
             TypeError, ValueError: As `anyscore.prepare_keys`.
         """
-        projected = heads.split(_xp, linear(_xp, params, as_jax(keys), "W_k"), self.sizes.kv_heads)
+        projected = self.sizes.split(_xp, linear(_xp, params, as_jax(keys), "W_k"), "W_k")
         return self.attention.prepare_keys(self._inner(params), projected, valid_lens, mask=mask)
 
     def make_cache(
@@ -285,6 +285,5 @@ class MultiHeadAttention(_Projecting):
 
     def _heads(self, params: Mapping[str, Array], x: Array, name: str) -> Array:
         """Project x (batch, T, …) and split it into heads."""
-        count = self.sizes.n_heads if name == "W_q" else self.sizes.kv_heads
-        found: Array = heads.split(_xp, linear(_xp, params, x, name), count)
+        found: Array = self.sizes.split(_xp, linear(_xp, params, x, name), name)
         return found

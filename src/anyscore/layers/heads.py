@@ -81,14 +81,50 @@ class HeadSizes:
         attention: (queries, keys, values), each (batch, heads, T, d) → output.
         """
 
-        def projected(x: Any, name: str, heads: int) -> Any:
-            return x if isinstance(x, PreparedKeys) else split(xp, project(x, name), heads)
+        def projected(x: Any, name: str) -> Any:
+            return x if isinstance(x, PreparedKeys) else self.split(xp, project(x, name), name)
 
-        q = projected(queries, "W_q", self.n_heads)
-        k = projected(keys, "W_k", self.kv_heads)
-        v = projected(values, "W_v", self.kv_heads)
+        q, k, v = projected(queries, "W_q"), projected(keys, "W_k"), projected(values, "W_v")
+        self._check_shares(xp, q, k, v)
         output = merge(xp, attention(q, k, v))
         return project(output, "W_o") if "W_o" in self.linears else output
+
+    def split(self, xp: Ops, x: Array, name: str) -> Array:
+        """Split a projection x (..., T, heads · d) into heads (..., heads, T, d).
+
+        d is the width of a head of the layer. Some of the heads may be there: tensor parallelism
+        and pruning leave whole ones.
+
+        Raises:
+            ValueError: the width is that of no heads.
+        """
+        *lead, width = xp.shape(x)
+        heads = self.n_heads if name == "W_q" else self.kv_heads
+        head = self.linears[name][0] // heads
+        if width != heads * head:
+            if not width or width % head:
+                raise ValueError(
+                    f"{name} gives {width} numbers, expected those of {heads} heads of {head}: "
+                    f"a part of them has a multiple of {head}."
+                )
+            heads = width // head
+        return xp.swapaxes(xp.reshape(x, (*lead, heads, head)), -3, -2)
+
+    def _check_shares(self, xp: Ops, q: Array, k: Any, v: Array) -> None:
+        """Check that queries, keys and values have the same share of the heads.
+
+        Raises:
+            ValueError: the shares differ.
+        """
+        here = [xp.shape(x.key if isinstance(x, PreparedKeys) else x)[-3] for x in (q, k, v)]
+        full = [self.n_heads, self.kv_heads, self.kv_heads]
+        if here != full and any(
+            n * full[0] != here[0] * m for n, m in zip(here, full, strict=True)
+        ):
+            raise ValueError(
+                f"W_q, W_k and W_v give {here[0]}, {here[1]} and {here[2]} heads, expected the "
+                f"same share of {full[0]}, {full[1]} and {full[2]}."
+            )
 
 
 class QKVSizes:
@@ -150,12 +186,6 @@ def linear(xp: Ops, values: Mapping[str, Array], x: Array, name: str) -> Array:
     y = xp.matmul(x, xp.transpose(values[f"{name}.weight"]))
     bias = values.get(f"{name}.bias")
     return y if bias is None else y + bias
-
-
-def split(xp: Ops, x: Array, heads: int) -> Array:
-    """Split x (..., T, heads · d) into heads (..., heads, T, d)."""
-    *lead, width = xp.shape(x)
-    return xp.swapaxes(xp.reshape(x, (*lead, heads, width // heads)), -3, -2)
 
 
 def merge(xp: Ops, x: Array) -> Array:

@@ -173,6 +173,15 @@ class ScoreSpec:
         parameters, fixed = parameter_specs(self.score, d_q, d_k, **self._options)
         return BoundScore(self.score, tuple(parameters), fixed)
 
+    def check_widths(self, d_q: int, d_k: int) -> None:
+        """Check the widths of a call against those that the layer was made with.
+
+        Raises:
+            ValueError: a width is another one.
+        """
+        self._width("d_q", d_q)
+        self._width("d_k", d_k)
+
     def _width(self, name: str, width: int | None) -> int:
         """Return the width of a call; the width of the layer if None. The two must agree."""
         expected: int | None = getattr(self, name)

@@ -16,7 +16,6 @@ from anyscore.layers.heads import (
     inner_sizes,
     linear,
     mask_inputs,
-    split,
 )
 from anyscore.layers.last_weights import LastWeights
 from anyscore.layers.parameters import AnyScore
@@ -235,7 +234,7 @@ class MultiHeadAttention(_Projecting):
         {prepare_keys}
         """
         projected = linear(_xp, self.values(keys.ctx), as_np(keys), "W_k")
-        keys = split(_xp, projected, self._sizes.kv_heads)
+        keys = self._sizes.split(_xp, projected, "W_k")
         return self.attention.prepare_keys(keys, valid_lens, mask=mask)
 
     def bind(self, *args: Any) -> None:

@@ -264,6 +264,7 @@ class Attention(AttentionLayer[Tensor], Layer):
     def _meet(self, queries: Tensor, keys: Tensor, values: Tensor, *masking: Any) -> None:
         check_inputs(queries, keys, values)
         if self._bound is not None:
+            self._spec.check_widths(queries.shape[-1], keys.shape[-1])
             return
         make = self._make_parameters
         if torch.compiler.is_compiling():  # a decorator would import the whole compiler

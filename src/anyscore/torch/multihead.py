@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any, cast
 
 import torch
@@ -17,7 +18,6 @@ from anyscore.layers.heads import (
     complete,
     mask_inputs,
     merge,
-    split,
 )
 from anyscore.layers.last_weights import Chosen, select
 from anyscore.layers.parameters import AnyScore
@@ -27,6 +27,7 @@ from anyscore.ops.checks import brief, check_integers
 from anyscore.torch.layer import check_inputs
 from anyscore.torch.projecting import Projecting
 from anyscore.torch.torch_mha import NOT_FUSED, native_masks, with_floats
+from anyscore.torch.weight import tensors_in
 
 _xp = load("torch")
 
@@ -227,7 +228,7 @@ class MultiHeadAttention(Projecting):
             mask = native if mask is None else native & mask
         bias_after = with_floats(floats, bias_after)
         q, k, v, lowered = mask_inputs(
-            _xp, self.n_heads, q, k, v, valid_lens, mask, self.parameters(), across
+            _xp, self.n_heads, q, k, v, valid_lens, mask, self._tensors(), across
         )
         options = {"mask": lowered, "bias": bias, "bias_after": bias_after, "across": across}
         weights: Tensor | None = None
@@ -248,6 +249,11 @@ class MultiHeadAttention(Projecting):
             output = output.transpose(0, 1)
         return output if need_weights is None else (output, weights)
 
+    def _tensors(self) -> Iterator[Tensor]:
+        """Yield the tensors of the projections of queries, keys and values."""
+        for name in ("W_q", "W_k", "W_v"):
+            yield from tensors_in(getattr(self, name))
+
     def _batched(self, x: Any, unbatched: bool) -> Any:
         """Return x as (batch, T, d)."""
         if unbatched:
@@ -263,7 +269,7 @@ class MultiHeadAttention(Projecting):
         """
         {prepare_keys}
         """
-        keys = split(_xp, self._project(keys, "W_k"), self.kv_heads)
+        keys = self._sizes.split(_xp, self._project(keys, "W_k"), "W_k")
         return self.attention.prepare_keys(keys, valid_lens, mask=mask)
 
     def make_cache(self, batch: int, capacity: int, window: int | None = None) -> Cache:
@@ -282,10 +288,10 @@ class MultiHeadAttention(Projecting):
             TypeError, ValueError: An argument is no integer of this range.
         """
         check_integers(0, batch=batch)
-        like, inputs = next(self.parameters()), self._sizes.linears
+        like, inputs = next(self._tensors(), torch.empty(0)), self._sizes.linears
         with torch.no_grad():
             tokens = {n: like.new_empty(batch, 0, inputs[n][1]) for n in ("W_k", "W_v")}
-            k, v = (split(_xp, self._project(x, n), self.kv_heads) for n, x in tokens.items())
+            k, v = (self._sizes.split(_xp, self._project(x, n), n) for n, x in tokens.items())
             score = self.attention._score(k)
             return make_cache(k, v, score, capacity=capacity, window=window)
 
@@ -324,8 +330,8 @@ class MultiHeadAttention(Projecting):
         if not isinstance(cache, Cache):
             made = "layer.make_cache(batch, capacity)"
             raise TypeError(f"cache is {brief(cache)}, expected what {made} made.")
-        heads = {"W_k": self.kv_heads, "W_v": self.kv_heads}
-        k, v = (split(_xp, self._project(self._batched(x, False), n), h) for n, h in heads.items())
+        tokens = self._batched(x, False)
+        k, v = (self._sizes.split(_xp, self._project(tokens, n), n) for n in ("W_k", "W_v"))
         q, given = self._of_step(x)
         options = {"mask": mask, "bias": bias, "bias_after": bias_after}
         if not (mask is bias is bias_after is None):
@@ -373,7 +379,7 @@ class MultiHeadAttention(Projecting):
 
     def _of_step(self, x: Tensor) -> tuple[Tensor, dict[str, Any]]:
         """Return (queries of tokens x by head, score and other options of `Cache.attend`)."""
-        q = split(_xp, self._project(self._batched(x, False), "W_q"), self.n_heads)
+        q = self._sizes.split(_xp, self._project(self._batched(x, False), "W_q"), "W_q")
         inner = self.attention
         given = {"softcap": inner.softcap, "normalizer": inner.normalizer, "impl": inner.impl}
         return q, {"score": inner._score(q), "sink": inner._sink(q), **given}

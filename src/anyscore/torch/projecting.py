@@ -15,8 +15,11 @@ from anyscore.torch.attention import Attention
 from anyscore.torch.layer import Layer
 
 
-class Projecting(LastWeights[Tensor], Layer):
-    """A layer with linear layers around an `Attention`."""
+class Projecting(Layer, LastWeights[Tensor]):
+    """A layer with linear layers around an `Attention`.
+
+    `nn.Module` comes first: libraries such as FSDP2 set `__class__` to a class of two bases.
+    """
 
     W_o: nn.Linear | None
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -131,6 +131,17 @@ def is_unwatched(module: Any) -> bool:
     )
 
 
+def tensors_in(module: nn.Module) -> Iterator[Tensor]:
+    """Yield the tensors of a module and of those inside, also of a replica.
+
+    `nn.DataParallel` keeps the tensors of a replica as attributes, and `parameters()` is empty.
+    """
+    for part in module.modules():
+        for x in (*part._parameters.values(), *vars(part).values()):
+            if isinstance(x, Tensor):
+                yield x
+
+
 def tensor_of(module: Any) -> Tensor:
     """Return the tensor of a `Weight` that nobody watches."""
     weight: Tensor | None = module._parameters.get("weight")  # faster than `module.weight`
@@ -145,7 +156,7 @@ def plain_projection(weight: Tensor) -> Projection:
 def projection(module: nn.Module, like: Tensor) -> Projection:
     """Return a `Linear`, or its replacement, as a `Projection` for tokens like `like`."""
     weight: Any = module.weight
-    tensors = (weight,) if type(module) is Linear else tuple(module.parameters())
+    tensors = (weight,) if type(module) is Linear else tuple(tensors_in(module))
     call: Callable[[Tensor], Tensor] = module
     if torch._C._is_any_autocast_enabled():
         device = like.device.type

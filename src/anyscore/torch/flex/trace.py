@@ -197,8 +197,9 @@ def _written(function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, 
     old, *others = args
     if name in ("copy_", "fill_", "zero_"):
         (new,) = others or (0,)
-        replaced = isinstance(new, Traced) and "score" in old.depends & new.depends
-        return new if replaced else Traced("", _copied, (new, old))
+        if isinstance(new, Traced) and "score" in old.depends & new.depends:
+            return new
+        return Traced("", _copied, (new, old))
     plain = function
     if name.endswith("_"):
         homes = (torch, functional) if getattr(torch, name, None) is function else (torch.Tensor,)
