@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -29,7 +32,7 @@ from anyscore import (
     attention,
     plan,
 )
-from anyscore.score import SCORES, checks
+from anyscore.score import ABSOLUTE, SCORES, Factors, checks
 from helpers.wrong_calls import NAMING, TABLE, call, check_as_in_numpy, right, z
 
 pytestmark = pytest.mark.sample
@@ -170,3 +173,37 @@ def test_scales_that_divide_are_positive(score: Score, text: str) -> None:
     x = torch.randn(2, 3, 4)
     with pytest.raises(ValueError, match=text):
         attention(x, x, x, score=score)
+
+
+@dataclass(frozen=True, eq=False)
+class Gated(Score):
+    """A user's score with a function of the user."""
+
+    w: Any
+    gate: Any
+
+    formula: ClassVar[str] = "−w·|g(q) − g(k)|"
+    shapes: ClassVar[dict[str, tuple[str, ...]]] = {"w": ("d_q",)}
+    equal_widths: ClassVar[bool] = True
+
+    def lower(self, xp: Any, query: Any, key: Any) -> Factors:
+        return Factors(self.gate(query), self.gate(key), ABSOLUTE, weight=-self.w)
+
+
+@pytest.mark.parametrize("make", [np.asarray, torch.tensor])
+def test_checks_that_passed_keep_no_object_of_the_user(make: Any) -> None:
+    """A function of a score would live on, with all that it holds."""
+    x, kept = make(np.ones((1, 3, 5))), []
+    for step in range(5):
+        memory = make(np.full(5, float(step)))
+
+        def gate(t: Any, memory: Any = memory) -> Any:
+            return t * memory
+
+        score = Gated(make(np.ones(5)), gate)
+        for _ in range(3):
+            attention(x, x, x, score=score)
+        kept.append(weakref.ref(gate))
+        del memory, gate, score
+    gc.collect()
+    assert all(one() is None for one in kept)

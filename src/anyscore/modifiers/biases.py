@@ -282,6 +282,7 @@ class ALiBi(Bias):
 
 def default_slopes(heads: int) -> list[float]:
     """List the slopes of `ALiBi` for this many heads."""
+    heads = int(heads)  # a tensor in torch.jit.trace
     power = 1 << (heads.bit_length() - 1)
     slopes = [2.0 ** (-8 * (h + 1) / power) for h in range(power)]
     between = [2.0 ** (-4 * (h + 1) / power) for h in range(0, 2 * power, 2)]

@@ -16,6 +16,8 @@ from anyscore.ops.checks import (
     remembered,
 )
 from anyscore.score.base import Projection, Score
+from anyscore.score.outer import Outer
+from anyscore.score.pairs import Pair
 
 KEY_PARAMETERS = "W_k", "w_k"
 """The parameters that are combined with keys, not with queries, and so have key heads."""
@@ -46,11 +48,19 @@ def check_call(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> S
 
 
 def _signature(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> Any:
-    """Return all that the checks of a call depend on, hashable."""
+    """Return all that the checks of a call depend on, hashable; None if objects of the user do.
+
+    A signature is kept. It has numbers, texts and classes alone, so that no tensor or function of
+    the user lives on with it.
+    """
     signature: list[Any] = [type(score), callable(score)]
     for x in (query, key, value, *(vars(score).values() if isinstance(score, Score) else ())):
         shape = getattr(x, "shape", None)
         if not shape and (shape is None or isinstance(x, Real)):
+            if isinstance(x, Pair):
+                x = x.key
+            if not (x is None or isinstance(x, Real | str | Outer)):
+                return None
             signature.append((type(x), x))
         elif isinstance(x, Projection):
             signature.append((Projection, shape, x.dtype))

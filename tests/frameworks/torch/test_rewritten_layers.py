@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from anyscore import Causal
+from anyscore import ALiBi, Causal, attention
 from anyscore.torch import (
     AdditiveAttention,
     Attention,
@@ -184,3 +185,33 @@ def test_caches_of_replicas_and_of_quantised_layers() -> None:
         for one in (layer, replica_of(layer), quantised):
             cache = one.make_cache(batch=1, capacity=4)
             torch.testing.assert_close(one.step(x, cache), layer(x), atol=0.02, rtol=0)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_attention_takes_the_place_of_pytorch_s(
+    dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A call of ours never reaches the public name, which may be ours."""
+    x = tensor(1, 2, 1, 8).to(dtype)
+    expected = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+
+    def ours(query: Tensor, key: Tensor, value: Tensor, **options: Any) -> Tensor:
+        return attention(query, key, value)
+
+    monkeypatch.setattr(torch.nn.functional, "scaled_dot_product_attention", ours)
+    found = torch.nn.functional.scaled_dot_product_attention(x, x, x)
+    torch.testing.assert_close(found, expected)
+
+
+def test_default_slopes_in_a_trace() -> None:
+    class Module(nn.Module):
+        def forward(self, x: Tensor) -> Tensor:
+            return attention(x, x, x, bias=ALiBi())
+
+    x = tensor(2, 4, 5, 8)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of a trace
+        traced = torch.jit.trace(Module(), (x,))
+    for tokens in (5, 7):
+        x = tensor(2, 4, tokens, 8)
+        torch.testing.assert_close(traced(x), attention(x, x, x, bias=ALiBi()))

@@ -45,7 +45,7 @@ class StaticArgs(NamedTuple):
     settings: Settings
     pair: Pair
     targets: tuple[str, ...]
-    untried: bool
+    untried: bool = False
 
 
 def problem() -> str | None:
