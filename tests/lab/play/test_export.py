@@ -103,6 +103,13 @@ def test_a_run_without_recorded_examples_has_none(run: Path) -> None:
     assert data_of(run)["examples"] == []
 
 
+@pytest.mark.parametrize("trial", [[1], "gone", 3, {"seed": [1]}, None])
+def test_damaged_facts_of_a_trial_leave_the_seed_out(run: Path, trial: Any) -> None:
+    for file in run.glob("trials/*/model.json"):
+        change(file, trial=trial)
+    assert {model["seed"] for model in data_of(run)["models"]} == {None}
+
+
 @pytest.mark.parametrize("model", [name for name in MODELS if name != "recurrent"])
 def test_another_model_is_refused(tmp_path: Path, model: str) -> None:
     folder = make(tmp_path / "run", model, [Trial("additive", 0)])

@@ -93,9 +93,11 @@ def _model(trial: Path, run: Run) -> dict[str, Any]:
         data = base64.b64encode(half.tobytes()).decode()
         tensors[name] = {"shape": list(half.shape), "data": data}
     settings, score = run.config["settings"], run.config["score"]
+    facts = run.config.get("trial")
+    seed = facts.get("seed") if isinstance(facts, dict) else None
     return {
         "score": score,
-        "seed": (run.config.get("trial") or {}).get("seed"),
+        "seed": seed if isinstance(seed, int) else None,
         "formula": SCORES[score].formula,
         "hidden": settings["hidden"],
         "tensors": tensors,

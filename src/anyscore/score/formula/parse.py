@@ -34,6 +34,8 @@ def of_text(text: str, names: tuple[str, ...]) -> Term:
         read = ast.parse(text.strip(), mode="eval").body
     except SyntaxError as error:
         raise ValueError(f"it is no expression of Python: {error.msg}.") from None
+    except (MemoryError, RecursionError):  # Python's own parser, of deep texts
+        raise ValueError("it is nested too deeply for Python to read.") from None
     tape = Tape()
     known = dict(zip(names, _numbers(tape, names), strict=True))
     return _checked(_read(read, tape, known), tape)
