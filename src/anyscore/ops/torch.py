@@ -88,6 +88,8 @@ def layout_problem(x: Tensor) -> str | None:
             "a nested tensor: pass torch.nested.to_padded_tensor(x, 0.0), and the lengths as "
             "valid_lens="
         )
+    if type(x).__name__ == "MaskedTensor":
+        return "a MaskedTensor: pass x.get_data(), and which keys to attend as mask=Keys(keep)"
     if x.layout == torch.strided:
         return None
     return f"of layout {x.layout}: pass x.to_dense()"

@@ -73,6 +73,7 @@ def _nested(layout: torch.layout) -> torch.Tensor:
 
 @pytest.mark.filterwarnings("ignore:Sparse CSR tensor support:UserWarning")
 @pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
+@pytest.mark.filterwarnings("ignore:The PyTorch API of MaskedTensors:UserWarning")
 @pytest.mark.filterwarnings("ignore:the matrix subclass:PendingDeprecationWarning")
 @pytest.mark.parametrize(
     ("make", "text"),
@@ -82,6 +83,7 @@ def _nested(layout: torch.layout) -> torch.Tensor:
         (X.to_mkldnn, "of layout torch._mkldnn: pass x.to_dense()."),
         (lambda: _nested(torch.jagged), "a nested tensor"),
         (lambda: _nested(torch.strided), "a nested tensor"),
+        (lambda: torch.masked.masked_tensor(X, X > 0), "a MaskedTensor: pass x.get_data(), and"),
         (lambda: np.ma.masked_array(np.ones((6, 4))), "a masked array, whose mask is True where "),
         (lambda: np.asmatrix(np.ones((6, 4))), "a matrix, whose * is a product of matrices: pass"),
     ],
