@@ -12,7 +12,7 @@ import pytest
 from anyscore.lab import rounds
 from anyscore.lab.comparison import Comparison, Finished
 from anyscore.lab.engine import Event
-from anyscore.lab.rounds import Plan, look_level, play
+from anyscore.lab.rounds import Looks, Plan, look_level, play
 from anyscore.lab.trials import Trial
 from anyscore.lab.verdict.judge import Measure, judge
 from lab.made_trials import made
@@ -30,10 +30,12 @@ class Played:
         self.clock, self.seconds = 0.0, seconds
         patch.setattr(rounds.time, "monotonic", lambda: self.clock)
         with self.comparison.opened({}):
-            self.level = play(
-                self.comparison, plan, self.run, on_event=lambda event: None,
+            looks = Looks()
+            play(
+                self.comparison, plan, self.run, looks, on_event=lambda event: None,
                 judge=self.judge, on_verdict=self.verdicts.append,
             )  # fmt: skip
+            self.level = looks.level
 
     def run(self, trials: Sequence[Trial]) -> Iterator[Event]:
         for trial in trials:

@@ -148,7 +148,7 @@ def test_another_number_of_items_fails_the_trial_and_not_the_others(tmp_path: Pa
 def test_mistakes_are_named(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="expected different names"):
         compare(train, ["good", "good"], out=tmp_path)
-    with pytest.raises(InputError, match="expected 1 or more"):
+    with pytest.raises(InputError, match="seeds: expected a whole number from 1 on, got 0"):
         compare(train, ["good"], seeds=0, out=tmp_path)
     with pytest.raises(InputError, match="cannot be sent to another process"):
         compare(lambda score, seed, report: 1.0, ["good"], out=tmp_path, jobs=2)

@@ -143,6 +143,12 @@ def _about(runs: Sequence[_Run]) -> dict[str, Any]:
     """Return the facts for the report: facts of scores from every run, all else from the first."""
     about = dict(runs[0].about)
     about["command"] = None
+    facts = [run.about["run"] for run in runs if "run" in run.about]
+    about["run"] = {
+        "level": max((run["level"] for run in facts), default=0.95),
+        "interrupted": any(run["interrupted"] for run in facts),
+        "planned": [],
+    }
     for name in ("formulas", "step_ms"):
         about[name] = {
             run.named(score): value

@@ -58,30 +58,53 @@ def look_level(look: int, level: float = 0.95) -> float:
     return 1 - (1 - level) * 6 / (math.pi * look) ** 2
 
 
+@dataclass
+class Looks:
+    """The looks at growing data under a limit of time.
+
+    count: the looks so far. last: the number of the round that was last looked at.
+    """
+
+    count: int = 0
+    last: int = -1
+
+    @property
+    def level(self) -> float:
+        """Return the level of the last look; 95 % before the first."""
+        return look_level(self.count) if self.count else 0.95
+
+    def level_of(self, trials: Sequence[Trial], plan: Plan) -> float:
+        """Return the level of a verdict on trials: one more look if some are of later rounds."""
+        last = plan.first_seed + self.last
+        more = plan.minutes is not None and any(trial.seed > last for trial in trials)
+        return look_level(self.count + 1) if more else self.level
+
+
 def play(
     comparison: Comparison,
     plan: Plan,
     run: Run,
+    looks: Looks,
     *,
     on_event: Callable[[Event], None],
     judge: Callable[[list[Finished], float], dict[str, Any]],
     on_verdict: Callable[[dict[str, Any]], None] = lambda verdict: None,
-) -> float:
+) -> None:
     """Run the missing trials. With a limit of time, stop when no pair of scores is undecided.
+
+    A look judges the trials up to its round alone, so that the same call again repeats its looks.
 
     Args:
         run: runs trials, as `engine.run_processes` does.
+        looks: counts the looks, also if this function is interrupted.
         on_event: takes the events.
         judge: (finished trials, level) → verdict.
         on_verdict: takes the verdict after each round.
-
-    Returns:
-        The level of the last look.
     """
     if plan.minutes is None:
         carry_out(comparison, plan.trials, run, on_event)
-        return 0.95
-    start, longest, level, looks = time.monotonic(), 0.0, 0.95, 0
+        return
+    start, longest = time.monotonic(), 0.0
     for number in range(plan.seeds):
         round_start = time.monotonic()
         if number and round_start - start + longest > 60 * plan.minutes:
@@ -89,14 +112,15 @@ def play(
         carry_out(comparison, plan.round(number), run, on_event)
         longest = max(longest, time.monotonic() - round_start)
         if number + 1 >= FEWEST_SEEDS:
-            looks += 1
-            level = look_level(looks)
-        verdict = judge(comparison.finished(), level)
+            looks.count += 1
+        looks.last = number
+        until = plan.first_seed + number
+        seen = [trial for trial in comparison.finished() if trial.trial.seed <= until]
+        verdict = judge(seen, looks.level)
         on_verdict(verdict)
         kinds = {d["verdict"] for d in verdict["differences"]}
         if number + 1 >= FEWEST_SEEDS and "undecided" not in kinds:
             break
-    return level
 
 
 def carry_out(

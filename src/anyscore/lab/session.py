@@ -15,11 +15,12 @@ from anyscore.lab.assemble import COMPARISON_FILE, assemble
 from anyscore.lab.comparison import Comparison
 from anyscore.lab.engine import Event, run_here, run_processes
 from anyscore.lab.engine_ray import Cluster, run_ray
+from anyscore.lab.errors import InputError
 from anyscore.lab.finished import Finished
-from anyscore.lab.forms import BOOL, NUMBER, PLAIN, TEXT, each, having, maybe, named
+from anyscore.lab.forms import BOOL, NUMBER, PLAIN, TEXT, WHOLE, each, having, maybe, named
 from anyscore.lab.records import read_record, write_record
 from anyscore.lab.report.page import report_page
-from anyscore.lab.rounds import Plan, play
+from anyscore.lab.rounds import Looks, Plan, play
 from anyscore.lab.run_folder import file_in, write_whole
 from anyscore.lab.trials import Train, Trial
 from anyscore.lab.verdict.judge import Measure, check_measured, choose, judge
@@ -42,8 +43,18 @@ _ABOUT = having(
         "machine": maybe(named(PLAIN)),
         "step_ms": named(having(dict.fromkeys(("median", "low", "high"), NUMBER))),
         "formulas": named(TEXT),
+        "run": having(
+            {
+                "level": NUMBER,
+                "interrupted": BOOL,
+                "planned": each(
+                    having({"score": TEXT, "seed": WHOLE, "learning_rate": maybe(NUMBER)})
+                ),
+            }
+        ),
     },
 )
+"""run: facts of the last call that the trials do not hold; see `_assembled`."""
 
 
 class Watcher:
@@ -152,7 +163,7 @@ def compare(
     """
     watcher = watcher or Watcher()
     comparison = Comparison(folder)
-    interrupted, level = False, 0.95
+    interrupted, looks = False, Looks()
 
     run = partial(execution.run, on_progress=watcher.event)
     cluster = execution.cluster
@@ -164,10 +175,11 @@ def compare(
             train = train if prepare is None else prepare(run)
             known = _about(comparison, plan, measures, about)
             watcher.begins(comparison, plan, known)
-            level = play(
+            play(
                 comparison,
                 plan,
                 partial(run, train, folder),
+                looks,
                 on_event=watcher.event,
                 judge=partial(_judged, measures=measures),
                 on_verdict=watcher.verdict,
@@ -180,10 +192,31 @@ def compare(
             planned = [
                 trial for trial in planned if comparison.has(trial) or comparison.failure(trial)
             ]
-        record = assemble(
-            comparison, known, measures, planned=planned, level=level, interrupted=interrupted
-        )
-        return write(comparison, record)
+        found = [trial.trial for trial in comparison.finished()]
+        known = {
+            **known,
+            "run": {
+                "level": looks.level_of(found, plan),
+                "interrupted": interrupted,
+                "planned": [asdict(trial) for trial in planned],
+            },
+        }
+        if file_in(comparison.folder, _ABOUT_FILE).exists():  # not if it was interrupted before
+            write_about(comparison, known)
+        return write(comparison, _assembled(comparison, known, measures))
+
+
+def _assembled(
+    comparison: Comparison, about: Mapping[str, Any], measures: Sequence[Measure]
+) -> dict[str, Any]:
+    """Return the record of a comparison by the facts of its last call, also in later processes."""
+    facts = {name: value for name, value in about.items() if name != "run"}
+    run = about.get("run", {"level": 0.95, "interrupted": False, "planned": []})
+    planned = [Trial(**trial) for trial in run["planned"]]
+    level, interrupted = run["level"], run["interrupted"]
+    return assemble(
+        comparison, facts, measures, planned=planned, level=level, interrupted=interrupted
+    )
 
 
 def write(comparison: Comparison, record: dict[str, Any]) -> dict[str, Any]:
@@ -205,7 +238,7 @@ def rebuild(folder: Path) -> dict[str, Any]:
     comparison = Comparison(folder)
     with comparison.opened(comparison.shared()):
         about = read_about(comparison)
-        return write(comparison, assemble(comparison, about, measures_of(about)))
+        return write(comparison, _assembled(comparison, about, measures_of(about)))
 
 
 def measures_of(about: Mapping[str, Any]) -> list[Measure]:
@@ -232,6 +265,7 @@ def _about(
     """Return the facts from the folder's first run, with the formulas of new scores."""
     if file_in(comparison.folder, _ABOUT_FILE).exists():
         known = read_about(comparison)
+        _check_measure(comparison, measures_of(known)[0], measures[0])
     else:
         created = datetime.now(timezone.utc).isoformat(timespec="seconds")
         known = {"anyscore": __version__, "created": created, **more()}
@@ -240,6 +274,22 @@ def _about(
     known["formulas"] = {**known.get("formulas", {}), **formulas}
     write_about(comparison, known)
     return known
+
+
+def _check_measure(comparison: Comparison, first: Measure, now: Measure) -> None:
+    """Check that a folder is judged by the measure that it was begun with.
+
+    Raises:
+        InputError: the name, scale or span is another one.
+    """
+    for name in ("name", "scale", "span"):
+        expected, got = getattr(first, name), getattr(now, name)
+        if expected != got:
+            word = "measure" if name == "name" else name
+            raise InputError(
+                f"{comparison.folder}: expected {word} {expected!r}, by which it was begun, got "
+                f"{got!r}; choose another folder"
+            )
 
 
 def write_about(comparison: Comparison, about: Mapping[str, Any]) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import math
 import pickle
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from numbers import Real
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -21,6 +24,7 @@ from anyscore.lab.session import Execution, Watcher
 from anyscore.lab.session import compare as carry_out
 from anyscore.lab.trials import Outcome, Report, Trial
 from anyscore.lab.verdict.judge import Measure
+from anyscore.ops.checks import brief
 
 _RESULT = "result"
 _LONGEST = 200
@@ -74,7 +78,7 @@ def compare(
     train: Callable[[str, int, Report], Results],
     scores: Sequence[str],
     *,
-    seeds: int = 5,
+    seeds: int | None = None,
     out: str | Path,
     settings: Mapping[str, Any] | None = None,
     measure: str | None = None,
@@ -101,7 +105,8 @@ def compare(
             stands for the whole test set; an `Outcome` has curves and facts too. `train` may call
             `report({"step": 10, "steps": 100})` to show progress.
         scores: names, passed to `train`; they need not be anyscore's.
-        seeds: number of seeds; 0, 1, … are passed to `train`.
+        seeds: number of seeds; 0, 1, … are passed to `train`. By default None: 5, and with
+            `minutes` at most 20.
         out: folder of the comparison.
         settings: plain data that identifies this comparison; the folder refuses other settings.
         measure: the name of the measure to judge by, of several; None takes the first.
@@ -127,6 +132,7 @@ def compare(
             be sent to another process, the folder holds something else, or there is no cluster.
         RunFailure: the disk is full or a file cannot be written.
         TrialFailure: every trial failed. If only some fail, a warning names them.
+        KeyboardInterrupt: Ctrl-C or a signal to end stopped it, after the report was written.
 
     Example:
         >>> import random, tempfile
@@ -137,15 +143,21 @@ def compare(
         >>> record["verdict"]["differences"][0]["verdict"]
         'differs'
     """
+    seeds = (5 if minutes is None else 20) if seeds is None else seeds
+    if isinstance(scores, str):
+        raise InputError(f"scores: expected a list of names, got a text: pass [{scores!r}]")
     names = tuple(scores)
     if len(set(names)) < len(names) or not names:
         raise InputError(f"scores: expected different names, got {list(names)}")
     for name in names:
         if not isinstance(name, str) or not 0 < len(quote(name)) <= _LONGEST:
             raise InputError(f"scores: expected short names, got {name!r:.80}")
-    if seeds < 1 or (jobs is not None and jobs < 1):
-        raise InputError(f"seeds, jobs: expected 1 or more, got {seeds}, {jobs}")
+    _check_numbers(seeds, jobs, {"minutes": minutes, "scale": scale, "span": span})
+    _check_settings(settings)
     check_engine(engine, address)
+    if gpus and engine != "ray":
+        raise InputError(f'gpus: expected 0, got {gpus!r}: it is for engine="ray"')
+    out = Path(out).expanduser()
     cluster = Cluster(address, gpus=gpus) if engine == "ray" else None
     watcher = with_log(watcher or Watcher(), log)
     side_by_side = cluster is None and jobs is not None and jobs > 1
@@ -162,14 +174,39 @@ def compare(
     record = carry_out(
         wrapped,
         Plan(names, seeds, minutes=minutes),
-        Path(out),
-        shared={"task": {"name": Path(out).name}, "settings": dict(settings or {})},
+        out,
+        shared={"task": {"name": out.name}, "settings": dict(settings or {})},
         measures=[Measure(measure or _RESULT, title, scale, span=span)],
         execution=Execution(jobs or 0, here=cluster is None and not side_by_side, cluster=cluster),
         watcher=watcher,
     )
-    _tell_of_failures(record, Path(out))
+    _tell_of_failures(record, out)
+    if record["interrupted"]:  # a scheduler that stops a script must not take it for done
+        raise KeyboardInterrupt(
+            f"the comparison was stopped; finished trials and a report are in {out}, and the same "
+            "call goes on"
+        )
     return record
+
+
+def _check_numbers(seeds: Any, jobs: Any, positive: Mapping[str, Any]) -> None:
+    """Raise InputError if a number of the call is none, or out of its range."""
+    for name, x in {"seeds": seeds, "jobs": 1 if jobs is None else jobs}.items():
+        if not isinstance(x, int) or isinstance(x, bool) or x < 1:
+            raise InputError(f"{name}: expected a whole number from 1 on, got {brief(x)}")
+    for name, x in positive.items():
+        if x is not None and not (isinstance(x, Real) and 0 < x < math.inf):
+            raise InputError(f"{name}: expected a finite number above 0, got {brief(x)}")
+
+
+def _check_settings(settings: Mapping[str, Any] | None) -> None:
+    """Raise InputError if settings are no plain data."""
+    try:
+        json.dumps(dict(settings or {}))
+    except (TypeError, ValueError) as error:
+        raise InputError(
+            f"settings: expected numbers, texts, lists and dicts of these, got another: {error}"
+        ) from None
 
 
 def _tell_of_failures(record: Mapping[str, Any], out: Path) -> None:

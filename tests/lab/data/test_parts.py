@@ -60,6 +60,11 @@ def test_both_parts_published(train: Path, test_file: Path) -> None:
         "1 of 4 validation sources and 1 of 4 test sources are in the training data too: they are "
         "kept, as published"
     )
+    assert task.summary["repeats"] == {"valid": 2, "test": 2}
+    assert summary_lines(task.summary)[5] == (
+        "2 of 4 test sources repeat an earlier one: they are items of their own, as published, and "
+        "intervals are too narrow"
+    )
     task = load_task(DataOptions(train, valid=test_file, test=test_file, limit=3))
     assert len(task.train) == 3  # a limit is for the training data
     assert len(task.test) == 4

@@ -55,6 +55,22 @@ def test_it_begins_with_the_verdict_and_the_forest_plot(page: Any) -> None:
     assert words(found.xpath('//p[@class="advice"]')[0]) == "Recommendation: Take additive."
 
 
+@pytest.mark.parametrize(
+    ("summary", "said"),
+    [
+        ({"leaked": {}}, "test items, which training never used."),
+        ({"leaked": {"test": 0}}, "test items, which training never used."),
+        ({"leaked": {"test": 38}}, "test items; training has the sources of 38 of them too."),
+        (None, "test items."),  # of a user's own function the page knows nothing
+    ],
+)
+def test_what_training_used_is_said_as_it_is_known(page: Any, summary: Any, said: str) -> None:
+    comparison = sample_comparison()
+    comparison["task"]["summary"] = summary
+    (intro,) = page(comparison).xpath('//p[@class="intro"]')
+    assert words(intro).replace("\u00a0", " ").endswith(said)
+
+
 def test_nothing_is_said_twice(page: Any) -> None:
     comparison = sample_comparison()
     verdict = comparison["verdict"]

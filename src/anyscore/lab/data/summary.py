@@ -36,6 +36,7 @@ def summarise(
     - "repeated", "empty", "over_limit": rows left out because they say nothing new, have an empty
       side, or are beyond `limit`; "numbers", "lists": values that were converted to texts;
     - "leaked": by part, how many of its items have a source that training has;
+    - "repeats": by part, how many of its items have the source of an earlier item;
     - "lengths": by side, its unit and quantiles of the tokens (of 10,000 training examples);
     - "subwords_of": how many characters of a side its subwords were made of, if not of all;
     - "max_tokens", "split_seed", "limit".
@@ -75,6 +76,10 @@ def summarise(
         "lists": counts["lists"],
         "leaked": {
             part: sum(example.source in known for example in items)
+            for part, items in published.items()
+        },
+        "repeats": {
+            part: len(items) - len({example.source for example in items})
             for part, items in published.items()
         },
         "lengths": {
@@ -156,6 +161,12 @@ def summary_lines(summary: dict[str, Any], too_long: Mapping[str, int] | None = 
         )
         verb, they = ("is", "it is") if sum(leaks.values()) == 1 else ("are", "they are")
         lines.append(f"{leaked_text} {verb} in the training data too: {they} kept, as published")
+    for part, count in summary["repeats"].items():
+        if count:
+            lines.append(
+                f"{count:,} of {counted(parts[part], f'{_PARTS[part]} source')} repeat an earlier "
+                "one: they are items of their own, as published, and intervals are too narrow"
+            )
     if summary["files"]:
         first = summary["files"][0]
         more = len(summary["files"]) - 1
