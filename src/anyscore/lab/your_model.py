@@ -195,7 +195,7 @@ def _check_numbers(seeds: Any, jobs: Any, positive: Mapping[str, Any]) -> None:
         if not isinstance(x, int) or isinstance(x, bool) or x < 1:
             raise InputError(f"{name}: expected a whole number from 1 on, got {brief(x)}")
     for name, x in positive.items():
-        if x is not None and not (isinstance(x, Real) and 0 < x < math.inf):
+        if x is not None and not (isinstance(x, Real) and 0 < float(x) < math.inf):
             raise InputError(f"{name}: expected a finite number above 0, got {brief(x)}")
 
 
