@@ -108,7 +108,7 @@ ATTRIBUTES: dict[str, tuple[dict[str, Any], dict[str, Any], str]] = {
     "normalizer": ({"normalizer": "softmax"}, {"normalizer": "sigmoid"}, "later"),
     "sparsemax": ({"normalizer": "softmax"}, {"normalizer": "sparsemax"}, "never"),
     "implementation": ({"impl": "auto"}, {"impl": "reference"}, "never"),
-    "score": ({"score": anyscore.Gaussian(2.0)}, {"score": anyscore.Gaussian(3.0)}, "later"),
+    "score": ({"score": anyscore.Gaussian(2.0)}, {"score": anyscore.Gaussian(3.0)}, "never"),
     "callable": ({"score": anyscore.Dot()}, {"score": lambda q, k: q @ k.mT}, "never"),
     "rate": ({"dropout": 0.3}, {"dropout": 0.5}, "later"),
     "mode": ({"dropout": 0.3, "training": True}, {"training": False}, "later"),
