@@ -86,6 +86,12 @@ def why_not_arrays(
     return None
 
 
+def is_step(f: Factors) -> bool:
+    """Return whether a call has so few queries that kernels read keys as they are."""
+    queries = f.a.shape[-2]
+    return isinstance(queries, int) and queries <= _DECODE
+
+
 _PARTS = {
     SQUARED: "(a − b)² as a² + b² − 2ab",
     ABSOLUTE: "|a − b| as 2 max(a, b) − a − b",
@@ -103,8 +109,7 @@ def how_core(task: Task) -> str:
     f = task.score
     if not isinstance(f, Factors) or task.edges is not None:
         return FUSED
-    decodes = isinstance(queries := f.a.shape[-2], int) and queries <= _DECODE
-    if decodes or f.pair not in _PARTS:
+    if is_step(f) or f.pair not in _PARTS:
         return FUSED
     return f"{FUSED}; {_PARTS[f.pair]} where a bound on its rounding allows"
 

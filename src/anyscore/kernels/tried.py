@@ -11,6 +11,9 @@ import os
 SWITCH = "ANYSCORE_UNTRIED"
 """The environment variable that allows kernels where nobody ran them; "1" does."""
 
+HALF = "bfloat16", "float16"
+BELOW_64 = *HALF, "float32"
+EVERY = *BELOW_64, "float64"
 RUNS = {
     ("triton", "NVIDIA"): "H200 and H100, 26 November 2026, commit 86572a5",
     ("pallas", "NVIDIA"): "H200, 26 November 2026, commit 86572a5",
@@ -19,14 +22,14 @@ RUNS = {
 that run. Later commits changed them, and the page gpu lists the changes.
 """
 WAITING = {
-    ("triton", "leaky_relu"): "minima, absolute values and comparisons",
-    ("triton", "absolute"): "minima and comparisons",
-    ("triton", "squared"): "squared distances of 16 bits by products",
-    ("triton", "product"): "tiles of 128 queries for 16 bits",
-    ("triton", "tanh"): "products of rows for 16 bits",
-    ("pallas", "tanh"): "exponentials of each token",
+    ("triton", "leaky_relu"): ("minima, absolute values and comparisons", EVERY),
+    ("triton", "absolute"): ("minima and comparisons", EVERY),
+    ("triton", "squared"): ("squared distances by products", HALF),
+    ("triton", "product"): ("tiles of 128 queries", HALF),
+    ("triton", "tanh"): ("products of rows", HALF),
+    ("pallas", "tanh"): ("exponentials of each token", BELOW_64),
 }
-"""(kernels, pair) → a faster way that no GPU has run."""
+"""(kernels, pair) → a faster way that no GPU has run, and the dtypes of features that have it."""
 
 
 def is_switched_on() -> bool:
@@ -39,9 +42,9 @@ def may_run(kernels: str, vendor: str) -> bool:
     return (kernels, vendor) in RUNS or is_switched_on()
 
 
-def remark(kernels: str, pair: str) -> str:
+def remark(kernels: str, pair: str, dtype: str) -> str:
     """Return what a plan says of a pair's faster way; empty if there is none, or it runs."""
-    way = WAITING.get((kernels, pair))
-    if way is None or is_switched_on():
+    way, dtypes = WAITING.get((kernels, pair), ("", ()))
+    if dtype not in dtypes or is_switched_on():
         return ""
     return f"; {SWITCH}=1 would allow {way}, which no GPU has run"

@@ -192,11 +192,11 @@ def compare(
             planned = [
                 trial for trial in planned if comparison.has(trial) or comparison.failure(trial)
             ]
-        found = [trial.trial for trial in comparison.finished()]
+        finished = [trial.trial for trial in comparison.finished()]
         known = {
             **known,
             "run": {
-                "level": looks.level_of(found, plan),
+                "level": looks.level_of(finished, plan),
                 "interrupted": interrupted,
                 "planned": [asdict(trial) for trial in planned],
             },

@@ -95,9 +95,9 @@ WAITS = "; ANYSCORE_UNTRIED=1 would allow {}, which no GPU has run"
     ("score", "half", "way"),
     [
         (Laplace(1.0), False, "minima and comparisons"),
-        (Gaussian(1.0), True, "squared distances of 16 bits by products"),
+        (Gaussian(1.0), True, "squared distances by products"),
         (Gaussian(1.0), False, None),
-        (Dot(), True, "tiles of 128 queries for 16 bits"),
+        (Dot(), True, "tiles of 128 queries"),
     ],
 )
 def test_a_plan_names_the_way_that_waits(
@@ -113,6 +113,22 @@ def test_a_plan_names_the_way_that_waits(
             found = plan(*xs, score=score, return_lse=True)
             assert found.route == "triton"
             assert found.reason == "fused, and keeps the contract" + remark
+
+
+@pytest.mark.parametrize(("tokens", "waits"), [(2, False), (600, False), (8192, True)])
+def test_a_plan_names_no_way_that_the_call_would_not_take(
+    tokens: int, waits: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Products of rows are for large calls; steps and graphs have one way."""
+    monkeypatch.setattr(torch.cuda, "get_device_capability", lambda index: (9, 0))
+    with FakeTensorMode():
+        x = torch.zeros(1, tokens, 64, device="cuda", dtype=torch.bfloat16)
+        w = torch.zeros(64, device="cuda", dtype=torch.bfloat16)
+        found = plan(x, x, x, score=Additive(None, None, w))
+        assert found.route == "triton"
+        assert ("products of rows" in found.reason) is waits
+        if tokens == 2:
+            assert "would allow" not in plan(x, x, x, score=Laplace(1.0), return_lse=True).reason
 
 
 def test_the_operators_know_both_types_of_device() -> None:

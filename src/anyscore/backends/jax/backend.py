@@ -40,7 +40,7 @@ from anyscore.call.task import Options, Task
 from anyscore.kernels import tried
 from anyscore.kernels.pallas import attention as pallas
 from anyscore.kernels.xla import attention as xla
-from anyscore.ops import Array, acc_dtype, accumulation, load
+from anyscore.ops import Array, acc_dtype, load
 from anyscore.ops.pytrees import register_pytrees
 from anyscore.score.factors import Factors
 from anyscore.score.pairs import pair_named
@@ -108,8 +108,7 @@ def _why_not_pallas(task: Task, options: Options) -> str | None:
 def _how_pallas(task: Task) -> str:
     """Return the reason of a plan, and the faster way that waits for the switch."""
     f = cast(Factors, task.score)
-    wide = accumulation(task.dtype) == "float64"
-    return FUSED + ("" if wide else tried.remark("pallas", f.pair.name))
+    return FUSED + tried.remark("pallas", f.pair.name, _xp.dtype(f.a))
 
 
 def _why_not_on_cpu(x: Array) -> str | None:

@@ -12,7 +12,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
-from anyscore.backends.record import factors, why_not, why_not_dtype
+from anyscore.backends.record import factors, is_step, why_not, why_not_dtype
 from anyscore.backends.torch import core, modes, operators
 from anyscore.call.backend import FUSED, Implementation, Result
 from anyscore.call.operands import N_DIFFERENTIABLE, Operands, Results, Settings
@@ -92,11 +92,13 @@ def _why_not(task: Task, options: Options) -> str | None:
 
 
 def _how(task: Task) -> str:
-    """Return the reason of a plan, and the faster way that waits for the switch."""
+    """Return the reason of a plan, and the faster way of such a call that waits for the switch."""
     f = cast(Factors, task.score)
-    half = f.a.dtype == f.b.dtype and f.a.dtype in (torch.bfloat16, torch.float16)
-    wide = f.pair.name in ("tanh", "squared", "product") and not half
-    return FUSED + ("" if wide else tried.remark("triton", f.pair.name))
+    if task.edges is not None or is_step(f) or f.a.dtype != f.b.dtype:
+        return FUSED
+    if f.pair == TANH and (task.has_outer or not _is_large(task)):
+        return FUSED
+    return FUSED + tried.remark("triton", f.pair.name, str(f.a.dtype)[6:])
 
 
 KERNELS = Implementation("triton", _why_not, core.run, _how)
@@ -157,18 +159,20 @@ def prefers_separable(task: Task, options: Options) -> bool:
 
     No GPU has run them, so the switch of `tried` must be on.
     """
-    f, shape = task.score, task.sizes.scores_shape
-    if not tried.is_switched_on():
+    f = task.score
+    if not tried.is_switched_on() or not isinstance(f, Factors) or task.sharded is not None:
         return False
-    if not isinstance(f, Factors) or task.sharded is not None:
-        return False
-    if not all(isinstance(n, int) for n in shape) or min(shape[-2:]) < LEAST_TOKENS:
-        return False
-    if prod(shape) * f.a.shape[-1] < LEAST_ELEMENTS:
-        return False
-    if _why_not_separable(task, options) is not None:
+    if not _is_large(task) or _why_not_separable(task, options) is not None:
         return False
     return torch.cuda.get_device_capability(f.a.device) in COMPILED
+
+
+def _is_large(task: Task) -> bool:
+    """Return whether a task has known sizes, and so many tokens and elements that products pay."""
+    shape, width = task.sizes.scores_shape, cast(Factors, task.score).a.shape[-1]
+    if not all(isinstance(n, int) for n in shape) or min(shape[-2:]) < LEAST_TOKENS:
+        return False
+    return bool(prod(shape) * width >= LEAST_ELEMENTS)
 
 
 def _device_of(x: Tensor) -> AbstractContextManager[None]:

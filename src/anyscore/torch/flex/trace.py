@@ -190,10 +190,7 @@ def _name_of(function: Any) -> str:
 
 
 def _written(function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Traced:
-    """Return the value of a scalar after an operation in place, which keeps its dtype.
-
-    Scores have the dtype of sums, which their steps keep.
-    """
+    """Return the value of a scalar after an operation in place, which keeps its dtype."""
     old, *others = args
     if name in ("copy_", "fill_", "zero_"):
         (new,) = others or (0,)
@@ -202,12 +199,17 @@ def _written(function: Any, name: str, args: tuple[Any, ...], kwargs: dict[str, 
         return Traced("", _copied, (new, old))
     plain = function
     if name.endswith("_"):
-        homes = (torch, functional) if getattr(torch, name, None) is function else (torch.Tensor,)
-        homes = (functional, *homes) if getattr(functional, name, None) is function else homes
-        plain = next((getattr(x, name[:-1]) for x in homes if hasattr(x, name[:-1])), None)
+        plain = getattr(torch.Tensor, name[:-1], getattr(functional, name[:-1], None))
     if not callable(plain):
         raise TypeError(f"a mod calls {name} in place, which is not recorded: use a result.")
-    new = Traced("", plain, args, kwargs)
+    return _in_dtype_of(old, Traced("", plain, args, kwargs))
+
+
+def _in_dtype_of(old: Traced, new: Traced) -> Traced:
+    """Return the value that is written in place of another.
+
+    Scores have the dtype of sums, which their steps keep.
+    """
     return new if "score" in old.depends else Traced("", _as_before, (new, old))
 
 
@@ -274,8 +276,7 @@ def _binary(function: Any, swapped: bool) -> Any:
 def _in_place(function: Any) -> Any:
     def record(self: Scalar, other: Any) -> Scalar:
         new = Traced("", function, (self._value, _values(other)))
-        is_score = "score" in self._value.depends
-        self._value = new if is_score else Traced("", _as_before, (new, self._value))
+        self._value = _in_dtype_of(self._value, new)
         return self
 
     return record
