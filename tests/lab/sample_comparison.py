@@ -111,7 +111,15 @@ def _task(kind: str) -> dict[str, Any]:
         "left_out": 12,
         "source_vocabulary": 611,
         "target_vocabulary": 15,
-        "summary": {"pairs": 14_012, "distinct_sources": 13_990, "longest_source": 34},
+        "summary": {
+            "files": [
+                {"part": "train", "file": "made.tsv", "bytes": 401_122, "sha256": 8 * "0af7b2c9"},
+                {"part": "test", "file": "test.tsv", "bytes": 50_000, "sha256": 8 * "19e0d3aa"},
+            ],
+            "pairs": 14_012,
+            "distinct_sources": 13_990,
+            "longest_source": 34,
+        },
     }
 
 

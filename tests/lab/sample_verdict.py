@@ -29,6 +29,7 @@ def sample_verdict(comparison: dict[str, Any]) -> dict[str, Any]:
         "unit": "points",
         "items": comparison["task"]["test"],
         "level": 0.95,
+        "decimals": 1,
         "standings": standings,
         "differences": differences,
         "warnings": ["gaussian was still learning when its last epoch ended: give it more epochs."],

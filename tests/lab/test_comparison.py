@@ -116,6 +116,19 @@ def test_a_locked_folder_without_settings_is_at_work(
         assert json.loads((tmp_path / "settings.json").read_text())["shared"] == SHARED
 
 
+@pytest.mark.parametrize("number", [errno.ENOLCK, errno.EOPNOTSUPP, 524])
+def test_a_file_system_without_locks_is_named(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any) -> None:
+        raise OSError(number, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    message = r"its file system cannot lock files .*another one with --out"
+    with pytest.raises(RunFailure, match=message), Comparison(tmp_path / "run").opened({}):
+        pass
+
+
 def test_other_files_beside_a_lock_are_other_files(tmp_path: Path) -> None:
     (tmp_path / "lock").touch()
     (tmp_path / "thesis.txt").write_text("do not touch")

@@ -82,6 +82,15 @@ def test_trials_from_before_the_log_are_in_it_too(tmp_path: Path) -> None:
     assert {x: x.read_bytes() for x in (out / "tensorboard").rglob("events*")} == before
 
 
+def test_nan_in_a_curve_is_no_warning(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    def train(score: str, seed: int, report: Any) -> list[float]:
+        report({"epoch": 1, "valid_loss": float("nan")})
+        return [1.0, 0.0]
+
+    compare(train, ["a", "b"], seeds=2, out=tmp_path, log="tensorboard")
+    assert not caplog.records
+
+
 def test_an_attempt_that_failed_is_replaced(tmp_path: Path) -> None:
     out, failing = tmp_path / "run", [True]
 

@@ -61,6 +61,40 @@ def test_more_seeds_and_scores_add_to_it(tmp_path: Path, jobs: int) -> None:
         compare(function, ["bad"], out=tmp_path, settings={"width": 3})
 
 
+def test_reported_epochs_are_curves(tmp_path: Path) -> None:
+    def train(score: str, seed: int, report: Any) -> Any:
+        for epoch in (1, 2):
+            report({"epoch": np.int64(epoch), "valid_loss": np.float32(0.5), "odd": [1], "n": None})
+        return results(score, seed)
+
+    found = compare(train, ["good", "bad"], seeds=2, out=tmp_path)
+    assert found["trials"][0]["epochs"] == [
+        {"epoch": n, "valid_loss": 0.5, "n": None} for n in (1, 2)
+    ]
+    page = (tmp_path / "report.html").read_text(encoding="utf-8")
+    assert "after each epoch" in page
+
+
+def test_equal_has_the_unit_of_the_span(tmp_path: Path) -> None:
+    def train(score: str, seed: int, report: Any) -> Any:
+        return -np.square(np.random.default_rng(seed).normal(size=2000))
+
+    for place, span, matters, verdict in (
+        ("span", 20.0, None, "equal"),
+        ("nobody", None, None, "undecided"),
+        ("matters", 20.0, 1e-6, "undecided"),
+    ):
+        out = tmp_path / place
+        found = compare(train, ["a", "b"], seeds=3, out=out, scale=1.0, span=span, matters=matters)
+        assert found["verdict"]["differences"][0]["verdict"] == verdict
+        again = compare(train, ["a", "b"], seeds=3, out=out, scale=1.0, span=span, matters=matters)
+        assert again["verdict"] == found["verdict"]
+    with pytest.raises(InputError, match=r"expected matters 0\.2, by which it was begun, got 5.0"):
+        compare(
+            train, ["a", "b"], seeds=3, out=tmp_path / "span", scale=1.0, span=20.0, matters=5.0
+        )
+
+
 @pytest.mark.parametrize("form", ["list", "mapping", "outcome", "number"])
 def test_what_a_function_may_return(tmp_path: Path, form: str) -> None:
     def train(score: str, seed: int, report: Any) -> Any:

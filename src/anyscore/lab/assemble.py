@@ -10,7 +10,7 @@ from anyscore.lab.finished import Finished
 from anyscore.lab.records import FORMAT, finite
 from anyscore.lab.trials import Trial
 from anyscore.lab.tuning import search_results
-from anyscore.lab.verdict.convergence import convergence_warnings, overfitting
+from anyscore.lab.verdict.convergence import ceiling, convergence_warnings, overfitting
 from anyscore.lab.verdict.judge import Measure, check_measured, choose, judge
 from anyscore.lab.verdict.text import example_code
 
@@ -31,7 +31,7 @@ def assemble(
     Args:
         comparison: the folder.
         about: facts beside the trials: "anyscore", "created", "command", "machine", "formulas",
-            "step_ms".
+            "step_ms", "out_of_reach".
         measures: all are in the record. The first is judged, or the second where `judge.choose`
             takes it.
         planned: trials that should be in the folder; failed ones are named with their reason.
@@ -67,9 +67,11 @@ def assemble(
         sizes=sizes,
         warnings=convergence_warnings(rounds),
     )
-    remark = overfitting(rounds)
-    if remark:
-        verdict["sentences"].insert(-1, remark)
+    overfits = None if verdict["warnings"] else overfitting(rounds)
+    remarks = filter(
+        None, (ceiling(about.get("out_of_reach", 0), shared.get("task", {})), overfits)
+    )
+    verdict["sentences"][-1:-1] = remarks
     record: dict[str, Any] = finite(
         {
             "format": FORMAT,

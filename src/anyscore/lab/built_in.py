@@ -127,6 +127,7 @@ def compare_pairs(
             watcher=watching,
             about=lambda: {
                 "command": command,
+                "out_of_reach": data.out_of_reach,
                 "machine": describe_machine(settings.device),
                 "step_ms": _costs(data, settings, plan, chosen),
             },

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import os
 import platform
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +27,13 @@ def devices() -> list[tuple[str, str]]:
     if torch.backends.mps.is_available():
         names.append(("mps", "Apple GPU"))
     return names
+
+
+_CGROUPS = (
+    ("/sys/fs/cgroup/cpu.max",),
+    ("/sys/fs/cgroup/cpu/cpu.cfs_quota_us", "/sys/fs/cgroup/cpu/cpu.cfs_period_us"),
+)
+"""Microseconds of processors that a container gives, of so many; versions 2 and 1."""
 
 
 def find_device(name: str) -> str:
@@ -57,7 +67,20 @@ def room_for_trials(device: str) -> int:
     """Return how many trials a device has room for side by side: a core each, or one on a GPU."""
     if device != "cpu":
         return 1
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    return min([cores or 1, *_quotas()])
+
+
+def _quotas() -> Iterator[int]:
+    """Yield the cores' worth of time that a container gives its processes, at least 1."""
+    for files in _CGROUPS:
+        try:
+            texts = " ".join(Path(file).read_text("ascii") for file in files).split()
+            quota, period = map(int, texts)
+        except (OSError, ValueError):  # other files, or no limit: "max"
+            continue
+        if quota > 0 and period > 0:
+            yield max(1, math.ceil(quota / period))
 
 
 def describe_machine(device: str) -> dict[str, Any]:

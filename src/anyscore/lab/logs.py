@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Mapping
 from typing import Any
@@ -83,6 +84,8 @@ class _Logged(Watcher):
         """Begin a trial's file; remove that of an attempt that did not end."""
         from tensorboardX import SummaryWriter
 
+        # It warns of each NaN, which curves may hold, without the name of the trial.
+        logging.getLogger("tensorboardX.x2num").setLevel(logging.ERROR)
         if trial in self._writers:
             self._writers.pop(trial).close()
         place = part_of(self._folder, *_run_name(trial).split("/"))

@@ -179,7 +179,7 @@ class TrialOptions:
         if self.tune_hidden and not self.tune:
             raise InputError("--tune-hidden: needs --tune N, the number of trainings of each score")
         if not 0 <= self.first_seed < _LARGEST:
-            raise InputError(f"--seed: expected 0 to {_LARGEST}, got {self.first_seed}")
+            raise InputError(f"--seed: expected 0 to {_LARGEST - 1}, got {self.first_seed}")
         if self.minutes is not None and not 0 < self.minutes < 1e6:
             raise InputError(f"--minutes: expected more than 0, got {self.minutes:g}")
 

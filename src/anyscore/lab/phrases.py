@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import math
 import unicodedata
 from collections.abc import Sequence
+
+from anyscore.lab.forms import numbers
 
 _DIRECTIONS = ("LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI")
 """The classes of the characters that change the direction of a text until another comes."""
@@ -37,6 +40,28 @@ def counted(number: int, noun: str) -> str:
         noun: in the singular.
     """
     return f"{number:,} {noun if number == 1 else plural(noun)}"
+
+
+def number(value: object, digits: int = 0) -> str:
+    """Return a number with thousands separators, zero without a sign; a dash for anything else."""
+    finite = numbers([value])
+    return minus(f"{round(finite[0], digits) + 0.0:,.{digits}f}") if finite else "—"
+
+
+def at_most(bound: float, digits: int) -> str:
+    """Return a bound above 0, rounded up."""
+    return number(math.ceil(bound * 10**digits - 1e-6) / 10**digits, digits)
+
+
+def rounded(count: int) -> str:
+    """Return an estimated count, to two digits: "13,000"."""
+    return f"{float(f'{count:.2g}'):,.0f}"
+
+
+def percent(level: float) -> str:
+    """Return a level below 1 in percent, never rounded to 100: "95 %", "99.96 %"."""
+    texts = (f"{100 * level:.{digits}g}" for digits in range(3, 17))
+    return f"{next((text for text in texts if text != '100'), '100')} %"
 
 
 def minus(text: str) -> str:

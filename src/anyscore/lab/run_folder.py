@@ -111,8 +111,17 @@ def write_whole(path: Path, content: bytes) -> None:
         raise RunFailure(f"{path}: {why(error)}") from None
 
 
+_NO_LOCKS = (errno.ENOLCK, errno.EOPNOTSUPP, 524)
+"""Errors of NFS without a lock server, and of others; 524 is Linux's ENOTSUPP, without a name."""
+
+
 def why(error: OSError) -> str:
     """Return why a file cannot be written, and a way out."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return "the disk is full; free some space and give the same command again"
+    if error.errno in _NO_LOCKS:
+        return (
+            f"its file system cannot lock files ({error.strerror or error}); give a folder on "
+            "another one with --out"
+        )
     return f"cannot be written ({error.strerror or error})"

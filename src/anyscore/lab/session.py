@@ -33,7 +33,7 @@ _ABOUT = having(
         "measures": each(
             having(
                 {"name": TEXT, "title": TEXT},
-                {"scale": NUMBER, "span": NUMBER, "bounded": BOOL},
+                {"scale": NUMBER, "span": NUMBER, "bounded": BOOL, "matters": maybe(NUMBER)},
             ),
             least=1,
         )
@@ -41,6 +41,7 @@ _ABOUT = having(
     {
         **dict.fromkeys(("anyscore", "created", "command"), maybe(TEXT)),
         "machine": maybe(named(PLAIN)),
+        "out_of_reach": WHOLE,
         "step_ms": named(having(dict.fromkeys(("median", "low", "high"), NUMBER))),
         "formulas": named(TEXT),
         "run": having(
@@ -280,9 +281,9 @@ def _check_measure(comparison: Comparison, first: Measure, now: Measure) -> None
     """Check that a folder is judged by the measure that it was begun with.
 
     Raises:
-        InputError: the name, scale or span is another one.
+        InputError: the name, scale, span or margin of equality is another one.
     """
-    for name in ("name", "scale", "span"):
+    for name in ("name", "scale", "span", "matters"):
         expected, got = getattr(first, name), getattr(now, name)
         if expected != got:
             word = "measure" if name == "name" else name

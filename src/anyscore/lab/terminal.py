@@ -20,11 +20,10 @@ from anyscore.lab.comparison import Comparison
 from anyscore.lab.console import PlainConsole
 from anyscore.lab.engine import Event
 from anyscore.lab.lines import Lines
-from anyscore.lab.phrases import counted, present, visible
+from anyscore.lab.phrases import counted, number, percent, present, visible
 from anyscore.lab.prove.proof import Part, Proof
 from anyscore.lab.prove.runner import ProofWatcher
 from anyscore.lab.report.proofs import SIGNS, bound, interval, summary
-from anyscore.lab.report.rendering import number
 from anyscore.lab.rounds import Plan
 from anyscore.lab.session import REPORT_FILE, Watcher
 from anyscore.lab.trials import Trial
@@ -264,20 +263,16 @@ def standings(
     table = Table()
     table.add_column("score", no_wrap=True)
     table.add_column(verdict["title"], justify="right", no_wrap=True)
-    table.add_column(f"{100 * verdict['level']:.3g} %", justify="right", no_wrap=True)
+    table.add_column(percent(verdict["level"]), justify="right", no_wrap=True)
     table.add_column("seeds", justify="right", no_wrap=True)
     if costs:
         table.add_column("ms a step", justify="right", no_wrap=True)
     for place, standing in enumerate(verdict["standings"]):
-        interval = (
-            "" if standing["low"] is None else f"{standing['low']:.1f} to {standing['high']:.1f}"
+        mean, low, high = (
+            number(standing[name], verdict["decimals"]) for name in ("mean", "low", "high")
         )
-        cells = [
-            standing["score"],
-            f"{standing['mean']:.1f}",
-            interval,
-            str(len(standing["seeds"])),
-        ]
+        interval = "" if standing["low"] is None else f"{low} to {high}"
+        cells = [standing["score"], mean, interval, str(len(standing["seeds"]))]
         if costs:
             cost = costs.get(standing["score"])
             cells.append("" if cost is None else f"{cost['median']:.1f}")

@@ -43,7 +43,16 @@ class _Wrapped:
     measure: str
 
     def __call__(self, trial: Trial, report: Report) -> Outcome:
-        outcome = self._outcome(self.function(trial.score, trial.seed, report))
+        epochs: list[Mapping[str, Any]] = []
+
+        def tell(details: dict[str, Any]) -> None:
+            if "epoch" in details:
+                epochs.append(details)
+            report(details)
+
+        outcome = self._outcome(self.function(trial.score, trial.seed, tell))
+        curve = [_plain(record) for record in outcome.epochs or epochs]
+        outcome = replace(outcome, epochs=curve)
         if self.measure == _RESULT and outcome.measures and _RESULT not in outcome.measures:
             first = next(iter(outcome.measures.values()))
             outcome = replace(outcome, measures={**outcome.measures, _RESULT: first})
@@ -62,6 +71,14 @@ class _Wrapped:
         if isinstance(results, Mapping):
             return Outcome({str(name): _numbers(values) for name, values in results.items()})
         return Outcome({self.measure: _numbers(results)})
+
+
+def _plain(record: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the record of an epoch without what JSON lacks; an array of one number is a number."""
+    plain = {
+        str(name): x.item() if getattr(x, "ndim", None) == 0 else x for name, x in record.items()
+    }
+    return {name: x for name, x in plain.items() if isinstance(x, (str, int, float, type(None)))}
 
 
 def _numbers(results: Any) -> list[float]:
@@ -83,7 +100,8 @@ def compare(
     settings: Mapping[str, Any] | None = None,
     measure: str | None = None,
     scale: float = 100.0,
-    span: float = 100.0,
+    span: float | None = None,
+    matters: float | None = None,
     jobs: int | None = None,
     minutes: float | None = None,
     engine: str = "processes",
@@ -103,7 +121,7 @@ def compare(
         train: (score, seed, report) → a number for each test item, larger is better. All calls
             must test the same items. A dict has numbers by the names of measures. One number
             stands for the whole test set; an `Outcome` has curves and facts too. `train` may call
-            `report({"step": 10, "steps": 100})` to show progress.
+            `report({"epoch": 1, "valid_loss": 0.3})` for curves; `watcher` gets every call.
         scores: names, passed to `train`; they need not be anyscore's.
         seeds: number of seeds; 0, 1, … are passed to `train`. By default None: 5, and with
             `minutes` at most 20.
@@ -111,7 +129,10 @@ def compare(
         settings: plain data that identifies this comparison; the folder refuses other settings.
         measure: the name of the measure to judge by, of several; None takes the first.
         scale: points for a result of 1.
-        span: points from an item's worst possible result to its best.
+        span: points from an item's worst possible result to its best; None: results lie between 0
+            and 1.
+        matters: points within which scores are equal; None takes a hundredth of `span`. Where
+            results contradict `span`, no scores are called equal.
         jobs: number of trials that run side by side, in processes; a module must then define
             `train`. With 1 or None all trials run in this process. With Ray, the largest number;
             None takes as many as fit.
@@ -152,7 +173,9 @@ def compare(
     for name in names:
         if not isinstance(name, str) or not 0 < len(quote(name)) <= _LONGEST:
             raise InputError(f"scores: expected short names, got {name!r:.80}")
-    _check_numbers(seeds, jobs, {"minutes": minutes, "scale": scale, "span": span})
+    _check_numbers(
+        seeds, jobs, {"minutes": minutes, "scale": scale, "span": span, "matters": matters}
+    )
     _check_settings(settings)
     check_engine(engine, address)
     if gpus and engine != "ray":
@@ -170,13 +193,21 @@ def compare(
                 f"train: cannot be sent to another process ({error}); define it in a module, or "
                 "pass jobs=1"
             ) from None
-    title = measure or "the result"
+    points = scale if span is None else span
+    judged = Measure(
+        measure or _RESULT,
+        measure or "the result",
+        scale,
+        span=points,
+        bounded=span is None,
+        matters=points / 100 if matters is None else matters,
+    )
     record = carry_out(
         wrapped,
         Plan(names, seeds, minutes=minutes),
         out,
         shared={"task": {"name": out.name}, "settings": dict(settings or {})},
-        measures=[Measure(measure or _RESULT, title, scale, span=span)],
+        measures=[judged],
         execution=Execution(jobs or 0, here=cluster is None and not side_by_side, cluster=cluster),
         watcher=watcher,
     )

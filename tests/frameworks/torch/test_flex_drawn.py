@@ -17,6 +17,17 @@ DRAWS, SHARE = 1000, 40
 Mod = Callable[..., Any]
 
 
+def written(operation: Mod, x: Any, result: Any, *more: Any) -> Any:
+    """Call an operation in place, drop what it returns, and return the tensor that it wrote."""
+    operation(x, *more)
+    return result
+
+
+def everywhere(b: Any, h: Any, i: Any, j: Any) -> Any:
+    """Return true of every pair, as a tensor that other operations may write to."""
+    return (b >= 0) & (h >= 0) & (i >= 0) & (j >= 0)
+
+
 class Draw:
     """A call: tensors, a score_mod of composed parts, and a mask_mod; `parts` names the parts."""
 
@@ -81,6 +92,11 @@ class Draw:
                 "division": lambda: lambda s, *_: s / 1.7,
                 "tensor ()": lambda: lambda s, *_: torch.tensor(c) * s,
                 "negation": lambda: lambda s, *_: -s,
+                "in place": lambda: lambda s, *_: written(s.mul_, c, s),
+                "copy in place": lambda: (
+                    lambda s, *_: (lambda x: written(x.div_, 1.7, x))(s.clone())
+                ),
+                "keyword": lambda: lambda s, *_: torch.mul(s, other=c),
                 "learned": lambda: (lambda t: lambda s, *_: t * s)(learned()),
                 "heads": lambda: (lambda t: lambda s, b, h, *_: s * t[h])(learned(self.heads)),
                 "queries": lambda: (lambda t: lambda s, b, h, i, j: s * t[b, i])(
@@ -132,6 +148,9 @@ class Draw:
                 lambda s, *at: s - value(*at),
                 lambda s, *at: value(*at) - s,
                 lambda s, *at: torch.add(s, value(*at)),
+                lambda s, *at: torch.add(s, other=value(*at), alpha=1),
+                lambda s, *at: written(s.add_, value(*at), s),
+                lambda s, *at: s.sub_(value(*at)),
             )
         )
 
@@ -163,6 +182,9 @@ class Draw:
                 "where": lambda: lambda s, *at: torch.where(keep(*at), s, -math.inf),
                 "where not": lambda: lambda s, *at: torch.where(~keep(*at), -math.inf, s),
                 "fill": lambda: lambda s, *at: s.masked_fill(~keep(*at), -math.inf),
+                "fill in place": lambda: (
+                    lambda s, *at: written(s.masked_fill_, ~keep(*at), s, -math.inf)
+                ),
                 "full_like": lambda: (
                     lambda s, *at: torch.where(keep(*at), s, torch.full_like(s, -math.inf))
                 ),
@@ -181,6 +203,11 @@ class Draw:
                     "logical_and": lambda: lambda *at: torch.logical_and(x(*at), y(*at)),
                     "logical_or": lambda: lambda *at: torch.logical_or(x(*at), y(*at)),
                     "not": lambda: lambda *at: ~x(*at),
+                    "and in place": lambda: (
+                        lambda *at: (lambda z: written(z.logical_and_, y(*at), z))(
+                            x(*at) & everywhere(*at)
+                        )
+                    ),
                 }
             )
 
@@ -190,6 +217,7 @@ class Draw:
         return self.pick(
             {
                 "causal": lambda: lambda b, h, i, j: i >= j,
+                "causal by keyword": lambda: lambda b, h, i, j: torch.ge(i, other=j),
                 "shifted": lambda: lambda b, h, i, j: i + n > j,
                 "window": lambda: lambda b, h, i, j: (i - j).abs() <= n,
                 "windows of heads": lambda: (

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +15,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 import anyscore
 from anyscore import Plan
 from anyscore.kernels import cpu
-from anyscore.lab import plans
+from anyscore.lab import info, plans
 from lab.command_line import call, plain
 
 
@@ -92,3 +94,26 @@ def test_info_knows_every_device_of_pytorch(monkeypatch: pytest.MonkeyPatch) -> 
             assert found.route == "reference"
             assert why in found.reason
             assert found.reason.endswith("; the reference needs 512 MiB or more")
+
+
+@pytest.mark.parametrize(
+    ("texts", "quotas"),
+    [
+        (("50000 100000\n",), [1]),
+        (("250000 100000\n",), [3]),
+        (("max 100000\n",), []),
+        (("150000\n", "100000\n"), [2]),
+        (("-1\n", "100000\n"), []),
+        ((), []),
+    ],
+)
+def test_trials_fit_the_processors_of_a_container(
+    texts: tuple[str, ...], quotas: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = tuple(str(tmp_path / str(n)) for n in range(max(1, len(texts))))
+    for file, text in zip(files, texts, strict=False):
+        Path(file).write_text(text, "ascii")
+    monkeypatch.setattr(info, "_CGROUPS", (files, (str(tmp_path / "none"),)))
+    cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    assert info.room_for_trials("cpu") == min([cores or 1, *quotas])
+    assert info.room_for_trials("cuda:0") == 1

@@ -10,8 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from anyscore.lab.data import opening
-from anyscore.lab.data.options import DataOptions
+from anyscore.lab.data.encoding import encode
+from anyscore.lab.data.options import DataOptions, Unit
 from anyscore.lab.data.pairs import Reader, group
+from anyscore.lab.data.summary import summary_lines
 from anyscore.lab.data.task import MOST_HELD_OUT, Example, Split, choose_unit, load_task
 from anyscore.lab.data.task import split as split_examples
 from anyscore.lab.data.tokens import normalise
@@ -288,6 +290,45 @@ def test_limit(tmp_path: Path) -> None:
         assert len(chosen[-1]) == 20
     assert chosen[0] == chosen[1] != chosen[2]
     assert len(load_task(DataOptions(path, limit=1000)).train) == 80
+
+
+def test_units_do_not_depend_on_the_split(tmp_path: Path) -> None:
+    """Three quarters of all words recur; among those of a training part, a few more or less."""
+    path = tmp_path / "pairs.tsv"
+    lines = [f"it is a{n} b{n}" if n % 2 else f"it is {n % 7} {n % 9}" for n in range(100)]
+    path.write_text("".join(f"{line}\t{line}\n" for line in lines), encoding="utf-8")
+    assert {load_task(DataOptions(path, split_seed=seed)).unit for seed in range(8)} == {"word"}
+
+
+def test_a_close_choice_of_units_is_said(tmp_path: Path) -> None:
+    once = [f"it is {n} here\tit is {n} here" for n in range(100)]  # 75 % of the words recur
+    for lines, close in (
+        (once, True),
+        ([f"it is {n % 9} {n % 7}\tit is here" for n in range(63)], False),
+    ):
+        path = tmp_path / "pairs.tsv"
+        path.write_text("\n".join(lines) + "\n", encoding="utf-8")
+        task = load_task(DataOptions(path))
+        assert task.unit == ("word" if close else task.unit)
+        said = any("75.0 % of words recur" in line for line in summary_lines(task.summary))
+        assert said is close
+        chosen = load_task(DataOptions(path, unit="word")).summary
+        assert "recurring" not in chosen
+
+
+@pytest.mark.parametrize("unit", ["word", "character", "bpe"])
+def test_items_out_of_reach_are_counted(unit: Unit, tmp_path: Path) -> None:
+    train, test = tmp_path / "train.tsv", tmp_path / "test.tsv"
+    train.write_text("".join(f"a{n}\tone two{n % 5}\n" for n in range(20)), encoding="utf-8")
+    rows = ["b\tone two1", "c\ttwo1 one two2", "d\tone2", "e\tonetwo", "f\tone é"]
+    test.write_text("\n".join(rows) + "\n", encoding="utf-8")
+    task = load_task(DataOptions(train, test=test, unit=unit))
+    data = encode(task)
+    assert data.out_of_reach == {"word": 3, "character": 1, "bpe": 3}[unit]
+    lines = "\n".join(summary_lines(task.summary, data.too_long, data.out_of_reach))
+    assert f"{data.out_of_reach} of 5 test items cannot be answered" in lines
+    assert ("--unit bpe" in lines) == (unit == "word")
+    assert "cannot be answered" not in "\n".join(summary_lines(task.summary, data.too_long))
 
 
 SENTENCES = [f"{a} {b} {c}" for a in ("I", "you") for b in ("see", "hear") for c in ("it", "her")]

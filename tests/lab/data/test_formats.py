@@ -288,3 +288,12 @@ def test_a_format_can_be_asked_for(tmp_path: Path) -> None:
     path.write_bytes(as_csv(PAIRS))
     assert read(path, format="csv") == PAIRS
     assert read(path.rename(tmp_path / "pairs")) == PAIRS
+
+
+def test_one_column_of_objects_names_its_parts(tmp_path: Path) -> None:
+    """As datasets of translations have it, in JSON lines and in Parquet."""
+    path = tmp_path / "p.jsonl"
+    path.write_text('{"translation": {"en": "one", "de": "eins"}}\n' * 20, encoding="utf-8")
+    advice = '--source "translation.en" --target "translation.de"'
+    with pytest.raises(InputError, match=f"choose other columns, as in {advice}"):
+        load_task(DataOptions(path))

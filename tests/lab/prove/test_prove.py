@@ -14,12 +14,11 @@ import pytest
 
 from anyscore.lab.comparison import Finished
 from anyscore.lab.errors import InputError
-from anyscore.lab.phrases import listed
+from anyscore.lab.phrases import listed, number
 from anyscore.lab.prove import names, runner
 from anyscore.lab.prove.judge_claims import judge_claims
 from anyscore.lab.prove.proof import Check, Part, Proof
 from anyscore.lab.report.proofs import markdown, write_markdown
-from anyscore.lab.report.rendering import number
 from anyscore.lab.trials import Outcome, Report, Trial
 from anyscore.lab.verdict.judge import Measure
 from anyscore.score import SCORES

@@ -275,6 +275,10 @@ def test_how_it_was_done(page: Any) -> None:
     for key, value in comparison["settings"].items():
         assert facts[key.replace("_", " ")] == str(value)
     assert facts["pairs"] == "14,012"
+    for file in comparison["task"]["summary"]["files"]:
+        assert facts[f"{file['part']} file"].startswith(
+            f"{file['file']}, {file['bytes']:,} bytes, "
+        )
     assert facts["processor"] == "Example CPU at 3.1 GHz"
     assert words(found.xpath(".//pre")[0]) == comparison["command"]
     code = page(comparison).xpath('//pre[@class="code"]/code')[0]

@@ -10,7 +10,7 @@ import pytest
 
 from anyscore.lab.comparison import Finished
 from anyscore.lab.trials import Trial
-from anyscore.lab.verdict.convergence import convergence_warnings, overfitting
+from anyscore.lab.verdict.convergence import ceiling, convergence_warnings, overfitting
 from lab.made_trials import finished
 
 pytestmark = pytest.mark.sample
@@ -80,3 +80,14 @@ def test_overfitting_costs_time_alone() -> None:
     assert "lowest after epoch 2 of 6" in told
     assert "--epochs 2 would be enough" in told
     assert overfitting([trial("dot", 0, early), trial("gatv2", 0, late)]) is None
+
+
+def test_items_that_no_model_can_answer() -> None:
+    task = {"test": 500, "unit": "word"}
+    assert ceiling(25, task) is None
+    assert ceiling(493, task) == (
+        "No model can be right for 493 of 500 test items: their answers hold a token that training "
+        "lacks. --unit bpe makes words of their parts."
+    )
+    assert str(ceiling(26, task | {"unit": "character"})).endswith("that training lacks.")
+    assert ceiling(0, {}) is None

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from itertools import product
 
+import numpy as np
 import pytest
 
+from anyscore.lab.finished import Finished
 from anyscore.lab.trials import Trial
 from anyscore.lab.verdict import judge as module
+from anyscore.lab.verdict import text
 from anyscore.lab.verdict.judge import Measure, choose, judge
 from lab.made_trials import finished
 
@@ -119,7 +123,7 @@ def test_exact_match_is_left_where_most_are_wrong() -> None:
 def test_warnings_stand_in_the_way_of_a_recommendation() -> None:
     for warning, reason in (
         ("Nothing was learnt: …", "the models learnt nothing. Rerun with more pairs, "),
-        ("Training ended too early: …", "training had not converged. Rerun with more --epochs."),
+        ("Training ended too early: …", "training had not converged. Rerun with more epochs."),
     ):
         found = judge(trials("worse", "better"), EXACT, warnings=[warning])
         assert found["recommendation"]["score"] is None
@@ -141,6 +145,97 @@ def test_costs_decide_between_equals_where_they_part() -> None:
     )
     assert found["recommendation"]["score"] == "even"
     assert any("about the same time" in sentence for sentence in found["sentences"])
+
+
+def numbers(score: str, *values: float) -> list:
+    return [
+        Finished(Trial(score, seed), {"r": np.array([x])}, {}, None, [], {})
+        for seed, x in enumerate(values)
+    ]
+
+
+SHARE = Measure("r", "accuracy", bounded=True)
+
+
+def test_one_number_settles_nothing_where_its_spread_is_unknown() -> None:
+    for values in ((0.812, 0.812), (0.812, 0.812, 0.812), (0.9, 0.95)):
+        found = judge([*numbers("a", *values), *numbers("b", *[x - 0.3 for x in values])], SHARE)
+        (one,) = found["differences"]
+        assert (one["verdict"], one["difference"], one["p"]) == ("undecided", None, None)
+        words = "needs 3 seeds or more" if len(values) == 2 else "every seed gave the same differ"
+        assert words in one["sentence"]
+        assert one["sentence"] in found["sentences"]
+        assert found["recommendation"]["score"] is None
+    alike = judge([*numbers("a", 0.8, 0.8), *numbers("b", 0.7, 0.71)], SHARE)["standings"]
+    assert (alike[0]["low"], alike[0]["high"]) == (None, None)
+    far = [*numbers("a", 0.91, 0.93, 0.92), *numbers("b", 0.51, 0.52, 0.5)]
+    assert judge(far, SHARE)["differences"][0]["verdict"] == "differs"
+
+
+def test_a_margin_has_the_unit_of_the_measure() -> None:
+    """Errors of .1 and .17, which are in [−4, 0], were equal within ±1 of 4 points."""
+    draw = np.random.default_rng(0)
+    trials = [
+        Finished(Trial(score, seed), {"e": -np.square(draw.normal(0, s, 1000))}, {}, None, [], {})
+        for score, s in (("good", 0.316), ("bad", 0.412))
+        for seed in range(8)
+    ]
+    errors = Measure("e", "negative squared error", 1.0, span=4.0, matters=0.04)
+    assert judge(trials, errors)["differences"][0]["verdict"] != "equal"
+    never = Measure("e", "negative squared error", 1.0, span=4.0, matters=None)
+    twins = [
+        Finished(replace(x.trial, score=score), x.measures, {}, None, [], {})
+        for x in trials[:8]
+        for score in ("one", "other")
+    ]
+    (one,) = judge(twins, errors)["differences"]
+    assert one["verdict"] == "equal"
+    assert "differ by at most 0.014 points" in one["sentence"]
+    assert judge(twins, never)["differences"][0]["verdict"] == "undecided"
+
+
+@pytest.mark.parametrize("beyond", [101.0, -0.5])
+def test_results_that_contradict_the_span_are_never_equal(beyond: float) -> None:
+    same = np.array([1.0, 0.0] * 500)
+    odd = np.where(np.arange(1000) == 7, beyond, same)
+    trials = [
+        Finished(Trial(score, seed), {"r": odd}, {}, None, [], {})
+        for score in "ab"
+        for seed in range(8)
+    ]
+    found = judge(trials, SHARE)
+    assert found["differences"][0]["verdict"] == "undecided"
+    assert any("do not fit between 0 and 1" in sentence for sentence in found["sentences"])
+    for trial in trials:
+        trial.measures["r"] = same
+    found = judge(trials, SHARE)
+    assert found["differences"][0]["verdict"] == "equal"
+    assert "Every seed gave the same results" in found["sentences"][-2]
+
+
+def test_a_bounded_difference_stays_within_the_span() -> None:
+    trials = [
+        Finished(Trial(score, seed), {"r": np.array([x, x, float(seed)])}, {}, None, [], {})
+        for score, x in (("a", 1.0), ("b", 0.0))
+        for seed in range(2)
+    ]
+    (one,) = judge(trials, SHARE)["differences"]
+    assert -100 <= one["low"] < one["high"] == one["bound"] == 100
+
+
+def test_decimals_show_the_spread_and_zero_has_no_sign() -> None:
+    assert judge(trials("worse", "better"), EXACT)["decimals"] == 1
+    for span, decimals in ((1000.0, 0), (100.0, 1), (4.0, 3), (1.0, 3)):
+        assert judge([], Measure("r", "r", 1.0, span=span))["decimals"] == decimals
+    draw = np.random.default_rng(1)
+    close = [
+        Finished(Trial(s, n), {"r": 0.5 + 1e-6 * draw.normal(size=9)}, {}, None, [], {})
+        for s, n in product("ab", range(3))
+    ]
+    assert judge(close, Measure("r", "r", 1.0, span=1e-5))["decimals"] >= 6
+    record = {"low": -0.04, "high": 0.06}
+    assert text.interval(record, 0.9996, 1) == "99.96 %: 0.0 to 0.1"
+    assert text.interval(record, 0.95, 2) == "95 %: −0.04 to 0.06"
 
 
 def test_it_is_plain_data() -> None:

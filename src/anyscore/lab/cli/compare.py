@@ -110,7 +110,8 @@ def _carry_out(options: CompareOptions) -> None:
     def watcher(folder: Path, data: Any, steps: int) -> Watcher:
         if report.as_json or report.quiet:
             return with_log(Watcher(), report.log)
-        lines = [task.description, *summary_lines(task.summary, data.too_long)]
+        about = summary_lines(task.summary, data.too_long, data.out_of_reach)
+        lines = [task.description, *about]
         terminals.append(TerminalWatcher(console, folder, lines, steps))
         return with_log(terminals[0], report.log)
 

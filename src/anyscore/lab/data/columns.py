@@ -91,7 +91,7 @@ class Columns:
                 raise self.error(
                     line,
                     f"expected at least {counted(number, 'column')}, found {len(names)}: "
-                    f"{shorten(', '.join(names))}; choose other columns",
+                    f"{shorten(', '.join(names))}; choose other columns{_inner_columns(header)}",
                 )
             else:
                 keys.append(list(header)[number - 1] if by_name else number - 1)
@@ -193,6 +193,15 @@ class Columns:
     def error(self, line: int, text: str) -> InputError:
         """Return an InputError that names the line or row."""
         return self.table.error(text, line, row=self.row)
+
+
+def _inner_columns(header: Record) -> str:
+    """Name two parts of the first object in a row, which may be the pair."""
+    for name, value in header.items() if isinstance(header, dict) else ():
+        if isinstance(value, dict) and len(value) > 1:
+            one, other = list(value)[:2]
+            return shorten(f', as in --source "{name}.{one}" --target "{name}.{other}"', 100)
+    return ""
 
 
 def _inner(record: dict[str, Any], path: str) -> Any:

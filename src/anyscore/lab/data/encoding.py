@@ -46,6 +46,8 @@ class Encoded:
         limit: the most tokens of an output.
         too_long: by part, how many examples were left out because a side had too many tokens, or
             none.
+        out_of_reach: how many test items have no answer that the model can write, since each holds
+            a token that the training targets lack; with `places`, that its source lacks.
         places: whether targets are numbers of places in their source, as a pointer network's are: 4
             for the first token, 3 (`UNK`) for a token that is not there. The target vocabulary is
             not used then.
@@ -61,6 +63,7 @@ class Encoded:
     test: list[Item]
     limit: int
     too_long: dict[str, int]
+    out_of_reach: int
     places: bool = False
 
     @property
@@ -120,14 +123,14 @@ def encode(task: Task, *, places: bool = False) -> Encoded:
         (target for item in fitting["train"] for target in item.targets), size=_MOST_KINDS
     )
 
+    def numbered(source: Sequence[str], target: Sequence[str]) -> list[int]:
+        return _places(source, target) if places else target_vocabulary.encode(target)
+
     def pairs(part: str) -> NumberedPairs:
         sides = [(item.source, target) for item in fitting[part] for target in item.targets]
         return NumberedPairs(
             (source_vocabulary.encode(source) for source, _ in sides),
-            (
-                [*(_places(*side) if places else target_vocabulary.encode(side[1])), EOS]
-                for side in sides
-            ),
+            ([*numbered(*side), EOS] for side in sides),
         )
 
     def items(part: str) -> list[Item]:
@@ -153,6 +156,10 @@ def encode(task: Task, *, places: bool = False) -> Encoded:
         test=items("test"),
         limit=limit_for(int(train.targets.lengths.max()) - 1),  # without the end
         too_long=too_long,
+        out_of_reach=sum(
+            all(UNK in numbered(item.source, target) for target in item.targets)
+            for item in fitting["test"]
+        ),
         places=places,
     )
 

@@ -38,6 +38,7 @@ def summarise(
     - "leaked": by part, how many of its items have a source that training has;
     - "repeats": by part, how many of its items have the source of an earlier item;
     - "lengths": by side, its unit and quantiles of the tokens (of 10,000 training examples);
+    - "recurring": the share of words that recur, where it hardly decides the units of `auto`;
     - "subwords_of": how many characters of a side its subwords were made of, if not of all;
     - "max_tokens", "split_seed", "limit".
 
@@ -113,11 +114,13 @@ def _lengths(texts: Iterable[str], tokeniser: Tokeniser) -> dict[str, Any]:
     return {"unit": tokeniser.unit} | dict(zip(_QUANTILES, map(int, quantiles), strict=True))
 
 
-def summary_lines(summary: dict[str, Any], too_long: Mapping[str, int] | None = None) -> list[str]:
+def summary_lines(
+    summary: dict[str, Any], too_long: Mapping[str, int] | None = None, out_of_reach: int = 0
+) -> list[str]:
     """Return the facts of `summarise` in three to seven plain lines, for a terminal.
 
     Args:
-        too_long: by part, how many examples the encoded task left out for their length.
+        too_long, out_of_reach: of the encoded task, see `Encoded`.
     """
     parts, lengths = summary["parts"], summary["lengths"]
     lines = [
@@ -132,6 +135,11 @@ def summary_lines(summary: dict[str, Any], too_long: Mapping[str, int] | None = 
         f"{parts['test']:,} for testing{_cut(summary)}",
         f"lengths: {'; '.join(_lengths_line(*side) for side in lengths.items())}",
     ]
+    if "recurring" in summary:
+        lines.append(
+            f"{100 * summary['recurring']:.1f} % of words recur; from 75 % on, texts are read by "
+            "words. This is close: choose with --unit word or --unit character"
+        )
     dropped = {
         "repeated": "repeated",
         "empty": "with an empty side",
@@ -167,6 +175,12 @@ def summary_lines(summary: dict[str, Any], too_long: Mapping[str, int] | None = 
                 f"{count:,} of {counted(parts[part], f'{_PARTS[part]} source')} repeat an earlier "
                 "one: they are items of their own, as published, and intervals are too narrow"
             )
+    if out_of_reach:
+        items = parts["test"] - (too_long or {}).get("test", 0)
+        lines.append(
+            f"{out_of_reach:,} of {counted(items, 'test item')} cannot be answered: each answer "
+            f"holds a token that training lacks{_more_reach(lengths['target']['unit'])}"
+        )
     if summary["files"]:
         first = summary["files"][0]
         more = len(summary["files"]) - 1
@@ -175,6 +189,11 @@ def summary_lines(summary: dict[str, Any], too_long: Mapping[str, int] | None = 
             + (f", and {counted(more, 'more file')}" if more else "")
         )
     return lines
+
+
+def _more_reach(unit: str) -> str:
+    """Name the option with which a model writes words that training lacks."""
+    return "; --unit bpe makes words of their parts" if unit == "word" else ""
 
 
 def _lengths_line(side: str, lengths: Mapping[str, Any]) -> str:

@@ -27,7 +27,7 @@ from anyscore.lab.data.summary import summarise
 from anyscore.lab.data.tokenisers import Tokeniser, make_tokenisers
 from anyscore.lab.data.tokens import normalise
 from anyscore.lab.data.units import choose_unit as choose_unit
-from anyscore.lab.data.units import find_units
+from anyscore.lab.data.units import close_share, find_units
 from anyscore.lab.errors import InputError
 from anyscore.lab.phrases import counted
 
@@ -97,19 +97,23 @@ def load_task(options: DataOptions, model: str = "recurrent") -> Task:
         raise InputError(
             f"{readable_name(options.path)}: {error}{hint if rows >= FEWEST_SOURCES else ''}"
         ) from None
-    return _task(_name(options), _description(options), parts, options, readers)
+    task = _task(
+        _name(options), _description(options), parts, find_units(options, kept), options, readers
+    )
+    share = close_share(options, kept)
+    return task if share is None else replace(task, summary=task.summary | {"recurring": share})
 
 
 def _task(
     name: str,
     description: str,
     parts: Split,
+    units: tuple[Unit, Unit],
     options: DataOptions,
     readers: dict[str, Reader],
 ) -> Task:
-    """Make a task of its parts: choose units, make tokenisers, summarise."""
+    """Make a task of its parts: make tokenisers, summarise."""
     train = parts[0]
-    units = find_units(options, train)
     tokenisers = make_tokenisers(units, train, options.subwords)
     return Task(
         name,
@@ -128,7 +132,7 @@ def _dates(options: DataOptions) -> Task:
 
     parts = dates.make_dates(options.split_seed, pairs=options.limit or dates.PAIRS)
     description = f"Dates in {dates.LANGUAGES} languages → ISO 8601"
-    return _task("dates", description, parts, options, {})
+    return _task("dates", description, parts, find_units(options, parts[0]), options, {})
 
 
 def _sorting(options: DataOptions) -> Task:
@@ -139,7 +143,7 @@ def _sorting(options: DataOptions) -> Task:
         options = replace(options, unit="token")
     low, high = sorting.LENGTHS
     description = f"{low} to {high} numbers below {sorting.NUMBERS} → in order"
-    return _task("sorting", description, parts, options, {})
+    return _task("sorting", description, parts, find_units(options, parts[0]), options, {})
 
 
 def split(examples: list[Example], published: Mapping[str, list[Example]], seed: int) -> Split:

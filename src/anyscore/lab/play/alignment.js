@@ -43,7 +43,7 @@ const ALIGNMENT = `
 <p class="lead">These small models read your text and write an answer, one <span
 data-noun></span> at a time. Before each one they <b>look back</b> at your text: a <b>score</b> says
 how much each part of your text matters now, and the <b>softmax</b> turns the scores into weights,
-shares of 100&nbsp;%. The models differ in the formula of the score, and in nothing else.</p>
+shares of 100&nbsp;%. The models differ in the formula of the score and its parameters, and in nothing else.</p>
 <form class="ask">
 <label for="play-text">Your text</label>
 <input type="text" id="play-text" autocomplete="off" autocapitalize="off" spellcheck="false"

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from anyscore.lab.forms import numbers
-from anyscore.lab.phrases import counted
+from anyscore.lab.phrases import at_most, counted, rounded
 
 WORDS = {"differs": "differ", "equal": "no difference", "undecided": "undecided"}
 
@@ -49,12 +49,13 @@ def standing_estimate(standing: dict[str, Any] | None) -> Estimate:
 def forest(verdict: dict[str, Any]) -> list[Row]:
     """Return the pairs of a comparison's verdict, the largest difference first."""
     seeds = {s["score"]: s.get("seeds") or {} for s in verdict.get("standings", [])}
-    rows = [_row(difference, seeds) for difference in verdict.get("differences", [])]
+    decimals = verdict.get("decimals", 1)
+    rows = [_row(difference, seeds, decimals) for difference in verdict.get("differences", [])]
     rows.sort(key=lambda row: float("-inf") if row.estimate.value is None else row.estimate.value)
     return rows[::-1]
 
 
-def _row(record: dict[str, Any], seeds: dict[str, dict[str, Any]]) -> Row:
+def _row(record: dict[str, Any], seeds: dict[str, dict[str, Any]], decimals: int) -> Row:
     """Make the row of a difference."""
     better, worse = record["better"], record["worse"]
     first, second = seeds.get(better, {}), seeds.get(worse, {})
@@ -65,7 +66,7 @@ def _row(record: dict[str, Any], seeds: dict[str, dict[str, Any]]) -> Row:
     ]
     paired = paired if len(paired) > 1 else []  # one alone is the difference itself
     estimate = _estimate(record, "difference", paired, record.get("verdict", "undecided"))
-    return Row(better, worse, estimate, _number(record, "holm"), _note(record))
+    return Row(better, worse, estimate, _number(record, "holm"), _note(record, decimals))
 
 
 def _estimate(record: dict[str, Any], key: str, seeds: Iterable[object], verdict: str) -> Estimate:
@@ -77,14 +78,14 @@ def _number(record: dict[str, Any], name: str) -> float | None:
     return next(iter(numbers([record.get(name)])), None)
 
 
-def _note(record: dict[str, Any]) -> str:
+def _note(record: dict[str, Any], decimals: int) -> str:
     """Name the difference that "equal" rules out, or the seeds or items for "undecided"."""
     if record.get("bound") is not None and record.get("verdict") == "equal":
-        return f"larger than {record['bound']:.1f}"
+        return f"larger than {at_most(record['bound'], decimals)}"
     if record.get("verdict") != "undecided":
         return ""
     if record.get("more_seeds"):
         return f"about {counted(record['more_seeds'], 'more seed')} would decide"
     if record.get("more_items"):
-        return f"about {counted(record['more_items'], 'test item')} in all would decide"
+        return f"about {rounded(record['more_items'])} test items in all would decide"
     return ""

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from anyscore import __version__
+from anyscore.lab.phrases import counted, percent
 from anyscore.lab.report import rates, scores
 from anyscore.lab.report.alignments import examples
 from anyscore.lab.report.charts import Drawing, draw_estimates, draw_panels
@@ -31,8 +32,10 @@ def report_page(comparison: dict[str, Any]) -> bytes:
         script="report.js",
         comparison=comparison,
         task=task,
+        about_data=_about_data(task.get("summary") or {}),
         verdict=verdict,
-        percent=f"{100 * verdict.get('level', 0.95):g}\u00a0%",
+        decimals=verdict.get("decimals", 1),
+        percent=percent(verdict.get("level", 0.95)).replace(" ", "\u00a0"),
         seeds=comparison["seeds"],
         failed=[trial for trial in comparison["trials"] if "failure" in trial],
         said=_said(verdict),
@@ -91,6 +94,16 @@ def _complete(comparison: dict[str, Any]) -> dict[str, Any]:
     task |= comparison.get("task") or {}
     task["description"] = task["description"] or task["name"] or "Attention scores compared"
     return {**empty, **nothing, **comparison, "task": task}
+
+
+def _about_data(summary: dict[str, Any]) -> dict[str, Any]:
+    """Return the facts of the data, with a row for each file."""
+    files = {
+        f"{file['part']} file": f"{file['file']}, {counted(file['bytes'], 'byte')}, SHA-256 "
+        f"{file['sha256'][:12]}…"
+        for file in summary.get("files", [])
+    }
+    return files | {name: x for name, x in summary.items() if name != "files"}
 
 
 def _said(verdict: dict[str, Any]) -> dict[str, Any]:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from anyscore.lab.errors import RunFailure
-from anyscore.lab.phrases import counted, listed, minus
+from anyscore.lab.phrases import counted, listed, minus, number
 from anyscore.lab.report.charts import Drawing, draw_estimates
 from anyscore.lab.report.forest import standing_estimate
-from anyscore.lab.report.rendering import number, render_page, render_text
+from anyscore.lab.report.rendering import render_page, render_text
 from anyscore.lab.run_folder import write_whole
 
 SIGNS = {"holds": "✓", "fails": "✗", "open": "?"}

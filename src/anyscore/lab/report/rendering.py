@@ -11,7 +11,7 @@ from markupsafe import Markup, escape
 
 from anyscore import __version__
 from anyscore.lab.forms import numbers
-from anyscore.lab.phrases import counted, listed, minus, visible
+from anyscore.lab.phrases import counted, listed, minus, number, percent, visible
 from anyscore.plot.page import as_data, document, joined_modules
 
 _TEMPLATES = "lab/report/templates"
@@ -66,6 +66,7 @@ def _environment(folder: str, *, autoescape: bool) -> Environment:
     )
     environment.filters |= {
         "number": number,
+        "percent": percent,
         "p": _p,
         "formula": _formula,
         "counted": counted,
@@ -82,12 +83,6 @@ def _seen(value: Any) -> Any:
     if not isinstance(value, str) or isinstance(value, Markup):
         return value
     return "\t".join(map(visible, value.split("\t")))
-
-
-def number(value: object, digits: int = 0) -> str:
-    """Return a number with thousands separators, zero without a sign; a dash for anything else."""
-    finite = numbers([value])
-    return minus(f"{round(finite[0], digits) + 0.0:,.{digits}f}") if finite else "—"
 
 
 def _p(value: object) -> str:

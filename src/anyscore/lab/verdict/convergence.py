@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from statistics import mean, median
 from typing import Any
 
 from anyscore.lab.finished import Finished
-from anyscore.lab.phrases import listed
+from anyscore.lab.phrases import counted, listed
 
 _NOTHING = "Nothing was learnt"
 _LITTLE = 0.05
@@ -63,6 +63,23 @@ def _still_learning(trials: Sequence[Finished]) -> list[str]:
     ]
 
 
+def ceiling(out_of_reach: int, task: Mapping[str, Any]) -> str | None:
+    """Return a sentence on test items that no model can answer, if they are one in twenty.
+
+    Args:
+        out_of_reach: how many.
+        task: facts of the data, as `comparison.json` has them.
+    """
+    items = task.get("test") or 0
+    if out_of_reach <= _LITTLE * items:
+        return None
+    way_out = ". --unit bpe makes words of their parts." if task.get("unit") == "word" else "."
+    return (
+        f"No model can be right for {out_of_reach:,} of {counted(items, 'test item')}: their "
+        f"answers hold a token that training lacks{way_out}"
+    )
+
+
 def no_recommendation(warnings: Sequence[str]) -> str:
     """Return the sentence in place of a recommendation; it names a way out."""
     if warnings[0].startswith(_NOTHING):
@@ -70,7 +87,7 @@ def no_recommendation(warnings: Sequence[str]) -> str:
             "No recommendation: the models learnt nothing. Rerun with more pairs, more --epochs or "
             "another --learning-rate."
         )
-    return "No recommendation: training had not converged. Rerun with more --epochs."
+    return "No recommendation: training had not converged. Rerun with more epochs."
 
 
 def overfitting(trials: Sequence[Finished]) -> str | None:

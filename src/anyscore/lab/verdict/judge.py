@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import Any
 
@@ -24,8 +25,6 @@ from anyscore.lab.verdict.statistics import (
 from anyscore.ops.checks import brief
 
 LEVEL = 0.95
-MATTERS = 1.0
-"""Two scores are called equal where the whole interval is within so many points."""
 _FEW_RIGHT = 1 / 3
 """Below this share of right answers, exact match says little of how wrong the others are."""
 
@@ -40,8 +39,10 @@ class Measure:
         name: of the results of items in a trial, or of their statistics.
         title: for readers.
         scale: points for a result of 1.
-        span: points from the worst answer to the best.
+        span: points from an item's worst result to its best.
         bounded: whether the measure lies between 0 and `span`.
+        matters: two scores are equal where the interval of their difference is within so many
+            points; None: they never are.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Measure:
     scale: float = 100.0
     span: float = 100.0
     bounded: bool = False
+    matters: float | None = 1.0
 
     def of_items(self, trial: Finished) -> Values:
         """Return each item's contribution (items,); the mean is the measure."""
@@ -97,7 +99,6 @@ def judge(
     measure: Measure,
     *,
     level: float = LEVEL,
-    matters: float = MATTERS,
     costs: Mapping[str, Mapping[str, float]] | None = None,
     sizes: Mapping[str, int] | None = None,
     warnings: Sequence[str] = (),
@@ -106,42 +107,51 @@ def judge(
 
     Args:
         level: 1 − the chance of calling any pair different that is not, over all pairs.
-        matters: points within which scores are called equal.
         costs: of a training step, by score: "median", "low", "high", in milliseconds.
         sizes: how many parameters the score itself has, by score.
         warnings: sentences against any recommendation.
 
     Returns:
-        "measure", "title", "unit", "items", "level", "standings" (best first), "differences" (of
-        all pairs, in the order of the standings), "warnings", "recommendation", "sentences".
+        "measure", "title", "unit", "items", "level", "matters", "decimals" (of points),
+        "standings" (best first), "differences" (of all pairs, in the order of the standings),
+        "warnings", "recommendation", "sentences".
     """
+    remarks = _remarks(trials, measure)
+    if _beyond(trials, measure):
+        measure = replace(measure, bounded=False, matters=None)
     tables = _tables(trials, measure)
     standings = sorted(
         (_standing(score, table, level, measure) for score, table in tables.items()),
         key=lambda s: (-s["mean"], s["score"]),
     )
     names = [s["score"] for s in standings]
-    pairs = [
-        (a, b, _spread(tables[a], tables[b], measure.scale)) for a, b in combinations(names, 2)
-    ]
+    pairs = [(a, b, _spread(tables[a], tables[b], measure.span)) for a, b in combinations(names, 2)]
     known = [i for i, (_, _, spread) in enumerate(pairs) if spread is not None]
     adjusted = dict(zip(known, holm([pairs[i][2].p for i in known]), strict=True))  # type: ignore[union-attr]
     differences = [
-        _difference(a, b, spread, adjusted.get(i), level, matters, len(known), measure)
+        _difference(a, b, spread, adjusted.get(i), level, len(known), measure)
         for i, (a, b, spread) in enumerate(pairs)
     ]
+    decimals = _decimals(measure, [pairs[i][2].margin(level) for i in known])  # type: ignore[union-attr]
+    for difference in differences:
+        shared = tables[difference["better"]].keys() & tables[difference["worse"]].keys()
+        difference["seeds"] = len(shared)
+        difference["sentence"] = text.difference(difference, measure.title, level, decimals)
     verdict = {
         "measure": measure.name,
         "title": measure.title,
         "unit": "points",
         "items": max((len(x) for table in tables.values() for x in table.values()), default=0),
         "level": level,
-        "matters": matters,
+        "matters": measure.matters,
+        "decimals": decimals,
         "standings": standings,
         "differences": differences,
         "warnings": list(warnings),
     }
-    return verdict | text.conclude(verdict, costs or {}, sizes or {})
+    conclusion = text.conclude(verdict, costs or {}, sizes or {})
+    conclusion["sentences"][-1:-1] = remarks
+    return verdict | conclusion
 
 
 def _tables(trials: Sequence[Finished], measure: Measure) -> dict[str, dict[int, Values]]:
@@ -158,7 +168,7 @@ def _standing(
     """Return the mean of a score over its seeds, with its interval."""
     spread = Spread.of(np.array([table[seed] for seed in sorted(table)]), measure.span)
     low = high = None
-    if spread.seeds > 1:
+    if _varies(spread):
         margin = spread.margin(level)
         low, high = spread.mean - margin, spread.mean + margin
         if measure.bounded:
@@ -173,9 +183,54 @@ def _standing(
 
 
 def _spread(a: Mapping[int, Values], b: Mapping[int, Values], span: float) -> Spread | None:
-    """Return the spread of a − b over the seeds of both; None if there are fewer than two."""
+    """Return the spread of a − b over the seeds of both; None if they do not show it."""
     seeds = sorted(a.keys() & b.keys())
-    return Spread.of(np.array([a[s] - b[s] for s in seeds]), span) if len(seeds) > 1 else None
+    if len(seeds) < 2:
+        return None
+    spread = Spread.of(np.array([a[s] - b[s] for s in seeds]), span)
+    few = spread.items == 1 and spread.seeds < text.FEWEST_NUMBERS
+    return spread if _varies(spread) and not few else None
+
+
+def _varies(spread: Spread) -> bool:
+    """Return whether the error of a mean is known.
+
+    One number for the whole test set has the spread of its seeds alone, and equal numbers none.
+    """
+    return spread.seeds > 1 and (spread.items > 1 or spread.seed > 0)
+
+
+def _beyond(trials: Sequence[Finished], measure: Measure) -> bool:
+    """Return whether results contradict the span of the measure."""
+    of_items = [measure.of_items(x) for x in trials if measure.name in x.measures]
+    by_size = [[x for x in of_items if len(x) == n] for n in {len(x) for x in of_items}]
+    if measure.bounded and any(x.min() < 0 or x.max() > measure.span for x in of_items if x.size):
+        return True
+    return any(np.ptp(np.array(x), axis=0).max(initial=0.0) > measure.span for x in by_size)
+
+
+def _remarks(trials: Sequence[Finished], measure: Measure) -> list[str]:
+    """Return sentences on results that contradict the measure, or do not depend on the seed."""
+    remarks = []
+    if _beyond(trials, measure):
+        said = "between 0 and 1" if measure.bounded else f"a span of {measure.span:g} points"
+        remarks.append(
+            f"Results of {measure.title} do not fit {said}, so that no scores are called equal: "
+            "say scale= and span=."
+        )
+    tables = [list(table.values()) for table in _tables(trials, measure).values()]
+    same = all(len(x) > 1 and all(np.array_equal(x[0], y) for y in x) for x in tables)
+    if same and any(np.ptp(x[0]) > 0 for x in tables):
+        remarks.append(
+            "Every seed gave the same results: pass the seed to all that is random in training."
+        )
+    return remarks
+
+
+def _decimals(measure: Measure, margins: Sequence[float]) -> int:
+    """Return the decimals that show a thousandth of the span, and the smallest margin."""
+    least = min([measure.span / 1000, *(margin for margin in margins if margin > 0)])
+    return min(max(0, math.ceil(round(-math.log10(least), 6))), 9)
 
 
 def _difference(
@@ -184,7 +239,6 @@ def _difference(
     spread: Spread | None,
     adjusted: float | None,
     level: float,
-    matters: float,
     pairs: int,
     measure: Measure,
 ) -> dict[str, Any]:
@@ -212,25 +266,26 @@ def _difference(
         if spread.mean < 0:
             difference |= {"better": b, "worse": a}
         mean, margin = abs(spread.mean), spread.margin(level)
-        bound = mean + margin
+        low, high = mean - margin, mean + margin
+        if measure.bounded:
+            low, high = max(low, -measure.span), min(high, measure.span)
         difference |= {
             "difference": mean,
-            "low": mean - margin,
-            "high": mean + margin,
+            "low": low,
+            "high": high,
             "p": spread.p,
             "holm": adjusted,
-            "seeds": spread.seeds,
             "items": spread.items,
-            "bound": bound,
+            "bound": high,
         }
         if adjusted < 1 - level:
             difference["verdict"] = "differs"
-        elif bound <= matters:
+        elif measure.matters is not None and high <= measure.matters:
             difference["verdict"] = "equal"
         else:
             strict = 1 - (1 - level) / max(pairs, 1)
-            needed = seeds_needed(spread, strict, matters)
+            needed = seeds_needed(spread, strict, measure.matters)
             difference["more_seeds"] = None if needed is None else max(1, needed - spread.seeds)
             if needed is None:
-                difference["more_items"] = items_needed(spread, strict, matters)
-    return difference | {"sentence": text.difference(difference, measure.title, level)}
+                difference["more_items"] = items_needed(spread, strict, measure.matters)
+    return difference

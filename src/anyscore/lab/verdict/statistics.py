@@ -131,10 +131,11 @@ def pseudo_values(rows: Values, measure: Callable[[Values], Values]) -> Values:
     return n * measure(total) - (n - 1) * measure(total - rows)
 
 
-def seeds_needed(spread: Spread, level: float, bound: float, most: int = 100) -> int | None:
+def seeds_needed(spread: Spread, level: float, bound: float | None, most: int = 100) -> int | None:
     """Return how many seeds in all would settle a difference, if nothing else changed.
 
-    Settled: different with p below 1 − level, or within ±bound with 95 %. None: not with `most`.
+    Settled: different with p below 1 − level, or within ±bound with 95 % where there is a bound.
+    None: not with `most`.
     """
     for seeds in range(spread.seeds, most + 1):
         if _settles(spread.with_size(seeds, spread.items), level, bound):
@@ -142,11 +143,13 @@ def seeds_needed(spread: Spread, level: float, bound: float, most: int = 100) ->
     return None
 
 
-def items_needed(spread: Spread, level: float, bound: float, most: int = 100) -> int | None:
+def items_needed(spread: Spread, level: float, bound: float | None, most: int = 100) -> int | None:
     """Return how many test items in all would settle a difference with as many seeds.
 
-    None: not with `most` times as many.
+    None: not with `most` times as many, or the test set has one number alone.
     """
+    if spread.items == 1:
+        return None
     for factor in np.geomspace(1, most, 60).tolist():
         items = math.ceil(spread.items * float(factor))
         if _settles(spread.with_size(spread.seeds, items), level, bound):
@@ -154,6 +157,7 @@ def items_needed(spread: Spread, level: float, bound: float, most: int = 100) ->
     return None
 
 
-def _settles(spread: Spread, level: float, bound: float) -> bool:
+def _settles(spread: Spread, level: float, bound: float | None) -> bool:
     """Return whether a spread shows a difference, or equality within ±bound."""
-    return bool(spread.p < 1 - level or abs(spread.mean) + spread.margin(0.95) <= bound)
+    equal = bound is not None and abs(spread.mean) + spread.margin(0.95) <= bound
+    return bool(spread.p < 1 - level or equal)

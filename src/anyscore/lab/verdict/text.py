@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from anyscore.lab.phrases import counted, listed
+from anyscore.lab.phrases import at_most, counted, listed, number, percent, rounded
 from anyscore.lab.verdict.convergence import no_recommendation
 from anyscore.layers.parameters import has_hidden
 from anyscore.score import SCORES
 
+FEWEST_NUMBERS = 3
+"""The seeds that show a spread of results of one number each."""
 _MANY = 4  # differences described one by one
 _ONE_SEED = "With one seed, a difference may be due to that seed alone. Use 5 seeds or more."
 
@@ -45,33 +47,48 @@ def conclude(
 
 def value(standing: Mapping[str, Any], verdict: Mapping[str, Any]) -> str:
     """Return a score's mean with its interval, in words."""
-    mean = f"{standing['mean']:.1f} {verdict['unit']} of {verdict['title']}"
-    if standing["low"] is None:
+    decimals = verdict["decimals"]
+    mean = f"{number(standing['mean'], decimals)} {verdict['unit']} of {verdict['title']}"
+    if len(standing["seeds"]) == 1:
         return f"{mean} with one seed"
-    return f"{mean} ({interval(standing, verdict['level'])})"
+    if standing["low"] is None:
+        return f"{mean} with every seed"
+    return f"{mean} ({interval(standing, verdict['level'], decimals)})"
 
 
-def interval(record: Mapping[str, Any], level: float) -> str:
+def interval(record: Mapping[str, Any], level: float, decimals: int) -> str:
     """Return an interval, as in "95 %: 0.9 to 2.6"."""
-    low, high = (f"{record[end]:.1f}".replace("-", "−") for end in ("low", "high"))
-    return f"{level * 100:.3g} %: {low} to {high}"
+    low, high = (number(record[end], decimals) for end in ("low", "high"))
+    return f"{percent(level)}: {low} to {high}"
 
 
-def difference(record: Mapping[str, Any], title: str, level: float) -> str:
+def difference(record: Mapping[str, Any], title: str, level: float, decimals: int) -> str:
     """Describe the difference of two scores."""
     a, b = record["better"], record["worse"]
     if record["difference"] is None:
-        return f"{a} against {b} is undecided: they share fewer than two seeds."
-    points, trials = f"{record['difference']:.1f} points", _trials(record)
-    span = interval(record, level)
+        return f"{a} against {b} is undecided: {_unknown(record)}."
+    points, trials = f"{number(record['difference'], decimals)} points", _trials(record)
+    span = interval(record, level, decimals)
     if record["verdict"] == "differs":
         p = "p < 0.001" if record["holm"] < 0.001 else f"p = {record['holm']:.2g}"
         return f"{a} beats {b} by {points} of {title} ({span}; {trials}; Holm {p})."
     if record["verdict"] == "equal":
-        bound = f"{max(record['bound'], 0.05):.1f} points"
-        how = f"{level * 100:.3g} %; {trials}"
+        bound = f"{at_most(record['bound'], decimals)} points"
+        how = f"{percent(level)}; {trials}"
         return f"{a} and {b} differ by at most {bound} of {title} ({how})."
     return f"{a} against {b} is undecided: {points} of {title} ({span}; {trials}). {_more(record)}."
+
+
+def _unknown(record: Mapping[str, Any]) -> str:
+    """Say why the spread of a difference is unknown."""
+    if record["seeds"] < 2:
+        return "they share fewer than two seeds"
+    if record["seeds"] < FEWEST_NUMBERS:
+        return f"one number for the whole test set needs {FEWEST_NUMBERS} seeds or more"
+    return (
+        "every seed gave the same difference. Let training depend on the seed, or return a result "
+        "for each test item"
+    )
 
 
 def _trials(record: Mapping[str, Any]) -> str:
@@ -85,7 +102,7 @@ def _more(record: Mapping[str, Any]) -> str:
     if record["more_seeds"] is not None:
         return f"About {counted(record['more_seeds'], 'more seed')} would decide it"
     if record["more_items"] is not None:
-        items = f"{record['more_items']:,} test items"
+        items = f"{rounded(record['more_items'])} items"
         return f"More seeds would not decide it; a test set of about {items} would"
     return "Neither 100 seeds nor 100 times as many test items would decide it"
 
@@ -117,7 +134,8 @@ def _first(verdict: Mapping[str, Any]) -> str:
     if kinds == {"equal"}:
         bound = max(d["bound"] for d in _between(verdict, top))
         among = "All scores" if every else listed(top)
-        sentence = f"{among} are equal within {max(bound, 0.05):.1f} points."
+        within = at_most(bound, verdict["decimals"])
+        sentence = f"{among} are equal within {within} points."
     elif every:
         sentence = "It is undecided which score is best."
     else:
@@ -142,7 +160,7 @@ def _settled(verdict: Mapping[str, Any]) -> list[str]:
         sentences.append(f"The report has {counted(rest, 'more difference')}.")
     open_ones = [d for d in differences if d["verdict"] == "undecided"]
     if open_ones and open_ones[0]["difference"] is None:
-        return [*sentences, _ONE_SEED]
+        return [*sentences, _ONE_SEED if open_ones[0]["seeds"] < 2 else open_ones[0]["sentence"]]
     if len(open_ones) <= 2:
         return [*sentences, *(d["sentence"] for d in open_ones)]
     decidable = sorted(
