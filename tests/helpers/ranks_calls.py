@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import math
+import random
 from collections.abc import Callable
 from typing import Any, cast
 from weakref import ref
@@ -12,6 +14,11 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor.parallel import (
+    ColwiseParallel,
+    RowwiseParallel,
+    parallelize_module,
+)
 from torch.utils.checkpoint import checkpoint
 
 from anyscore import (
@@ -417,6 +424,75 @@ def refused(rank: int, ranks: int, what: str) -> str:
         return _message(lambda: attention(x, x, x, across=layout, **options))
     output = attention(x, x, x, across=layout, **options)
     return _message(lambda: torch.autograd.grad(output.sum(), x, create_graph=True))
+
+
+def drawn_sizes(rank: int, ranks: int, seed: int) -> list[str]:
+    """Return what is wrong with calls whose biases, masks and lengths have drawn sizes.
+
+    A rank has the rows of its queries and the columns of all keys; one row or one column stands for
+    all. A call with any other size is refused, also where a slice of it would fit.
+    """
+    draw, wrong = random.Random(seed), []
+    layout = draw.choice((Contiguous, Zigzag))(dist.group.WORLD, TOKENS)
+    x = {n: y[:, :1] for n, y in drawn(TOKENS).items() if n in ("query", "key", "value")}
+    parts, own = {n: layout.shard(y) for n, y in x.items()}, TOKENS // ranks
+    generator = torch.Generator().manual_seed(seed)
+    for _ in range(40):
+        name = draw.choice(("bias", "bias_after", "mask", "valid_lens"))
+        rows = draw.choice((own, own, 1, own + 1, TOKENS, 2))
+        columns = draw.choice((TOKENS, TOKENS, 1, own, TOKENS + 1)) if name != "valid_lens" else 1
+        fits = rows in (own, 1) and columns in (TOKENS, 1)
+        size = (TOKENS if rows == own else rows, columns)
+        whole = torch.randn(BATCH, 1, *size, dtype=torch.float64, generator=generator)
+        if name == "mask":
+            whole = whole > -1
+        elif name == "valid_lens":
+            whole = (whole[:, 0, :, 0].abs() * 20).long()
+            whole = whole[:, 0] if rows == 1 else whole
+        dim = -1 if name == "valid_lens" else -2
+        part = layout.shard(whole, dim=dim) if rows == own else whole
+        options: dict[str, Any] = {"score": Laplace(2.0), "softcap": 2.0}
+        try:
+            found = attention(**parts, **options, **{name: part}, across=layout)
+        except ValueError:
+            wrong += [f"{name} {tuple(part.shape)} was refused"] if fits else []
+            continue
+        if not fits:
+            wrong.append(f"{name} {tuple(part.shape)} was not refused")
+            continue
+        expected = layout.shard(attention(**x, **options, **{name: whole}))
+        if not torch.allclose(found, expected, rtol=0, atol=1e-12):
+            wrong.append(f"{name} {tuple(part.shape)} gives another result")
+    return wrong
+
+
+def parallel_projections_error(rank: int, ranks: int, score: str) -> float | str:
+    """Return the error of outputs and gradients of a layer whose heads are shared by ranks.
+
+    The message, if the layer is refused.
+    """
+    torch.manual_seed(0)
+    layer, x = MultiHeadAttention(12, 4, score=score, dtype=torch.float64), drawn(TOKENS)["query"]
+    x, lengths = x.flatten(1, 2)[..., :6].repeat(1, 1, 2), torch.tensor([5, 20])
+    padded = x.clone()
+    padded[0, 5:], padded[1, 20:] = math.nan, math.nan
+    alone = copy.deepcopy(layer)
+    names = {"W_q": ColwiseParallel(), "W_k": ColwiseParallel(), "W_v": ColwiseParallel()}
+    parallelize_module(
+        layer, init_device_mesh("cpu", (ranks,)), {**names, "W_o": RowwiseParallel()}
+    )
+    output = alone(x, padded, padded, valid_lens=lengths)
+    output.square().sum().backward()
+    try:
+        found = layer(x, padded, padded, valid_lens=lengths)
+    except ValueError as error:
+        return str(error)
+    found.square().sum().backward()
+    errors = [(found - output).abs().max()]
+    for name, p in alone.named_parameters():
+        gradient: Any = layer.get_parameter(name).grad
+        errors.append((gradient.full_tensor() - p.grad).abs().max())
+    return max(math.inf if e != e else e.item() for e in errors)
 
 
 def one_token_error(rank: int, ranks: int, impl: str) -> float:

@@ -51,3 +51,13 @@ def test_scripts_of_the_page(tmp_path: Path, script: int, words: str, ranks: int
     assert made.returncode == 0, made.stderr
     assert made.stdout.count(words) == ranks
     assert made.stdout.count("sum to 1: True") == ranks * script
+
+
+@pytest.mark.parametrize("score", ["scaled_dot", "dot", "gaussian", "additive"])
+def test_tensor_parallel_projections(group: Group, score: str) -> None:
+    """`parallelize_module` gives each rank some heads; a parameter for each head is refused."""
+    for error in group(2).run(ranks_calls.parallel_projections_error, score):
+        if score in ("scaled_dot", "dot"):
+            assert error <= 1e-12
+        else:
+            assert "leading dimensions (4,) do not broadcast to (2, 2)" in error

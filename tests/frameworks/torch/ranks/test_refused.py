@@ -70,6 +70,14 @@ def test_refused_on_every_rank(group: Group, what: str, words: str) -> None:
 
 
 @pytest.mark.parametrize(
+    "seed", [pytest.param(n, marks=pytest.mark.weekly if n > 1 else []) for n in range(30)]
+)
+def test_sizes_that_are_not_of_the_rank(group: Group, seed: int) -> None:
+    for wrong in group(2).run(ranks_calls.drawn_sizes, seed):
+        assert not wrong
+
+
+@pytest.mark.parametrize(
     ("what", "words"),
     [
         ("tokens", "layout differs between ranks"),
