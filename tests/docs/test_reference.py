@@ -20,9 +20,12 @@ from anyscore.score import SCORES
 DOCS = Path(__file__).parents[2] / "docs"
 SOURCE = Path(__file__).parents[2] / "src"
 MODULES = (
-    *("anyscore", "anyscore.torch", "anyscore.jax", "anyscore.jax.nnx", "anyscore.keras"),
+    *("anyscore", "anyscore.torch", "anyscore.jax", "anyscore.jax.nnx"),
+    *("anyscore.jax.linen", "anyscore.keras"),
     *("anyscore.mxnet", "anyscore.hf", "anyscore.plot"),
 )
+MODULES_OF_FLAX = "anyscore.jax.nnx.", "anyscore.jax.linen."
+"""Layers as modules; the layers themselves have formulas and sources."""
 OWN_SCORES = "Factors", "Outer", "Init", "Projection"
 """Names of `anyscore.score` on the page of scores."""
 TYPES = {"anyscore.jax.Params"}
@@ -44,6 +47,7 @@ CANNOT_FAIL = {
     "anyscore.torch.Attention.attention_weights",
     "anyscore.torch.Attention.reset_parameters",
     "anyscore.jax.Attention.numpy_parameters",
+    "anyscore.jax.linen.Attention.numpy_parameters",
 }
 """Names without errors of their own; the call that uses a score checks it."""
 MADE_BY_OTHERS = {"Init", "Factors"}
@@ -275,7 +279,7 @@ def test_every_name_has_an_example(name: str) -> None:
 @pytest.mark.parametrize("name", PUBLIC)
 def test_a_published_formula_has_its_source(name: str) -> None:
     node = PUBLIC[name].node
-    if node.name in PUBLISHED and not name.startswith("anyscore.jax.nnx."):
+    if node.name in PUBLISHED and not name.startswith(MODULES_OF_FLAX):
         text = docstring(node)
         assert re.search(r"^Sources?: .*\b(?:19|20)\d\d\b", text, re.M), name
         assert re.search(r"\n\n    \S", text), f"{name} has no formula"

@@ -21,6 +21,7 @@ MODULES = {
     "anyscore.torch": "anyscore/torch/__init__.py",
     "anyscore.jax": "anyscore/jax/__init__.py",
     "anyscore.jax.nnx": "anyscore/jax/nnx.py",
+    "anyscore.jax.linen": "anyscore/jax/linen.py",
     "anyscore.keras": "anyscore/keras/__init__.py",
     "anyscore.hf": "anyscore/hf/__init__.py",
     "anyscore.plot": "anyscore/plot/__init__.py",

@@ -38,7 +38,11 @@ for mask in (edges, anyscore.Sequences([0, 3], [0, 7])):
 """
 FRONTS = {
     "torch": {"anyscore.torch": {"torch"}},
-    "jax": {"anyscore.jax": {"jax"}, "anyscore.jax.nnx": {"jax", "flax"}},
+    "jax": {
+        "anyscore.jax": {"jax"},
+        "anyscore.jax.nnx": {"jax", "flax"},
+        "anyscore.jax.linen": {"jax", "flax"},
+    },
 }
 SAY = """
 import sys

@@ -6,7 +6,8 @@ layer = Attention("additive", hidden=32, dropout=0.1)
 params = layer.init(jax.random.key(0), queries, keys, values, valid_lens)
 output = layer.apply(params, queries, keys, values, valid_lens)
 
-`anyscore.jax.nnx` has the same layers as modules of Flax NNX.
+`anyscore.jax.nnx` has the same layers as modules of Flax NNX, `anyscore.jax.linen` as modules of
+Flax linen.
 """
 
 from anyscore.jax.attention import Attention

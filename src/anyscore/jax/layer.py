@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, TypeAlias
+from typing import Any, NoReturn, TypeAlias
 
 import jax
 import jax.numpy as jnp
@@ -18,6 +18,8 @@ Params: TypeAlias = dict[str, Array]
 """Parameters by name; a pytree."""
 Initializers: TypeAlias = dict[str, Array | Init]
 """Parameters by name: arrays, or their shapes and initial values."""
+_OF_FLAX = {"rngs": "pass dropout_seed=key to apply", "training": "pass it to apply"}
+"""Arguments of calls of Flax modules, and what takes their place."""
 
 
 def as_jax(x: Any) -> Any:
@@ -37,6 +39,18 @@ class Layer:
     def __init__(self, dtype: Any) -> None:
         self.dtype = jnp.dtype(dtype)
 
+    def __call__(self, *inputs: Any, **options: Any) -> NoReturn:
+        """Say that the parameters are missing.
+
+        Raises:
+            TypeError: always.
+        """
+        name = type(self).__name__
+        raise TypeError(
+            f"{name} has no parameters of its own: write layer.apply(params, …), or make the layer "
+            f"as a module of Flax, anyscore.jax.linen.{name}."
+        )
+
     def init(self, key: Array, *inputs: Any, **masking: Any) -> Params:
         """Draw parameters for calls like `apply(params, *inputs)`.
 
@@ -51,6 +65,7 @@ class Layer:
         Raises:
             TypeError, ValueError: As `anyscore.attention`; or a size is missing.
         """
+        self._check_arguments(masking)
         return self._draw(key, self.initializers(*inputs, **masking))
 
     def init_with_output(
@@ -91,11 +106,13 @@ class Layer:
             return_weights: True also returns the weights (..., T_q, T_k), before dropout.
 
         Returns:
-            The output, or (output, weights) with `return_weights`.
+            The output, or (output, weights) with `return_weights`. Without it, `output, weights =
+            layer.apply(…)` splits a batch of two; modules of `anyscore.jax.linen` return both.
 
         Raises:
             TypeError, ValueError: As `anyscore.attention`; or widths are not those of the layer.
         """
+        self._check_arguments(masking)
         result = self.run(
             params,
             *inputs,
@@ -155,15 +172,29 @@ class Layer:
     def _rename_legacy_keys(self, state: dict[str, Any]) -> None:
         """Rename keys of other libraries to anyscore's, in place."""
 
+    def _check_arguments(self, options: Mapping[str, Any]) -> None:
+        """Check that a call has none of the arguments of Flax modules.
+
+        Raises:
+            TypeError: it has one.
+        """
+        for name, remedy in _OF_FLAX.items():
+            if name in options:
+                raise TypeError(
+                    f"{name}= does not belong here: {remedy}, or make the layer as a module of "
+                    f"Flax, anyscore.jax.linen.{type(self).__name__}."
+                )
+
     def _draw(self, key: Array, initializers: Initializers) -> Params:
-        params = {}
-        for i, (name, init) in enumerate(initializers.items()):
-            if isinstance(init, Array):
-                params[name] = init
-            elif init.bound:
-                subkey = jax.random.fold_in(key, i)
-                bounds = -init.bound, init.bound
-                params[name] = jax.random.uniform(subkey, init.shape, self.dtype, *bounds)
-            else:
-                params[name] = jnp.full(init.shape, init.value, self.dtype)
-        return params
+        return {
+            name: self.draw(jax.random.fold_in(key, i), init)
+            for i, (name, init) in enumerate(initializers.items())
+        }
+
+    def draw(self, key: Array, init: Array | Init) -> Array:
+        """Return a parameter: an array as it is, or initial values drawn from the key."""
+        if isinstance(init, Array):
+            return init
+        if init.bound:
+            return jax.random.uniform(key, init.shape, self.dtype, -init.bound, init.bound)
+        return jnp.full(init.shape, init.value, self.dtype)

@@ -16,6 +16,7 @@ from anyscore.functional.cache.prepare import PreparedKeys
 from anyscore.jax.attention import Attention
 from anyscore.jax.layer import Initializers, Layer, as_jax
 from anyscore.layers import heads
+from anyscore.layers.course import multi_head
 from anyscore.layers.heads import HeadSizes, QKVSizes, inner_sizes, linear
 from anyscore.layers.parameters import AnyScore, Parameter
 from anyscore.layers.state_dicts import rename_legacy_heads
@@ -133,6 +134,8 @@ class MultiHeadAttention(_Projecting):
     (batch, T_k, d_v), by default the keys. The output is (batch, T_q, d). A boolean mask has two
     or four axes; axis −3 of masks and biases is heads. The other keywords are those of `Attention`.
 
+    {book_arguments}
+
     Args:
         {multi_head}
         dtype: of the parameters. By default "float32".
@@ -153,18 +156,19 @@ class MultiHeadAttention(_Projecting):
 
     sizes: HeadSizes
 
+    @multi_head
     def __init__(
         self,
         embedding_size: int,
         n_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
         *,
         kv_heads: int | None = None,
         score: AnyScore = "scaled_dot",
         d_q: int | None = None,
         d_k: int | None = None,
         d_v: int | None = None,
-        dropout: float = 0.0,
-        bias: bool = True,
         project_output: bool = True,
         dtype: Any = "float32",
         **options: Any,

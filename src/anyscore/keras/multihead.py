@@ -15,6 +15,7 @@ from anyscore.keras.layer import BACKEND, register, xp
 from anyscore.keras.masks import masks
 from anyscore.keras.projecting import Attending, Projecting
 from anyscore.layers import heads
+from anyscore.layers.course import multi_head
 from anyscore.layers.heads import HeadSizes, QKVSizes, linear
 from anyscore.layers.parameters import AnyScore
 from anyscore.layers.texts import with_texts
@@ -158,6 +159,8 @@ class MultiHeadAttention(Projecting):
         head_h = attention(queries W_q^h, keys W_k^h, values W_v^h)
         output = [head_1; …; head_n] W_o
 
+    {book_arguments}
+
     Args:
         {multi_head}
         output_shape: the last axes of the output in place of d, as in Keras: one width or several.
@@ -176,18 +179,19 @@ class MultiHeadAttention(Projecting):
 
     sizes: HeadSizes
 
+    @multi_head
     def __init__(
         self,
         embedding_size: int,
         n_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
         *,
         kv_heads: int | None = None,
         score: AnyScore = "scaled_dot",
         d_q: int | None = None,
         d_k: int | None = None,
         d_v: int | None = None,
-        dropout: float = 0.0,
-        bias: bool = True,
         project_output: bool = True,
         output_shape: int | Sequence[int] | None = None,
         **options: Any,

@@ -79,10 +79,16 @@ class HeadSizes:
         """Project the results of `mask_inputs` and attend: output (batch, T_q, output_width).
 
         attention: (queries, keys, values), each (batch, heads, T, d) → output.
+
+        Raises:
+            ValueError: tokens of another width than the layer's.
         """
 
         def projected(x: Any, name: str) -> Any:
-            return x if isinstance(x, PreparedKeys) else self.split(xp, project(x, name), name)
+            if isinstance(x, PreparedKeys):
+                return x
+            self._check_width(xp.shape(x)[-1], name)
+            return self.split(xp, project(x, name), name)
 
         q, k, v = projected(queries, "W_q"), projected(keys, "W_k"), projected(values, "W_v")
         self._check_shares(xp, q, k, v)
@@ -109,6 +115,20 @@ class HeadSizes:
                 )
             heads = width // head
         return xp.swapaxes(xp.reshape(x, (*lead, heads, head)), -3, -2)
+
+    def _check_width(self, width: Any, name: str) -> None:
+        """Check the width of an input of the projection `name`; symbolic widths are not checked.
+
+        Raises:
+            ValueError: the width is another one.
+        """
+        expected = self.linears[name][1]
+        if isinstance(width, int) and width != expected:
+            tokens = {"W_q": "queries", "W_k": "keys", "W_v": "values"}[name]
+            size = name.replace("W", "d")
+            raise ValueError(
+                f"{tokens} have width {width}, expected {expected}: give the layer {size}={width}."
+            )
 
     def _check_shares(self, xp: Ops, q: Array, k: Any, v: Array) -> None:
         """Check that queries, keys and values have the same share of the heads.

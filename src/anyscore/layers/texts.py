@@ -79,14 +79,19 @@ d_v: the width of values. By default None, for d. Without a bias the projection 
 score, dropout, options: as for `Attention`. The score takes projected queries and keys.
 bias: True, the default, adds a bias to each projection.
 project_output: True adds a linear layer from d_v to d. By default False.""",
+    "book_arguments": """\
+The arguments of *Dive into Deep Learning* are accepted in all of its editions. By name they are
+num_hiddens, num_heads, use_bias, query_size, key_size and value_size. By position, 5 to 7 arguments
+begin with key_size, query_size, value_size.""",
     "multi_head": """\
 embedding_size: the width d of the output. The width of a head is d / n_heads.
 n_heads: the number of query heads.
-kv_heads: the number of key and value heads, a divisor of n_heads. By default None, for n_heads.
-score, dropout, options: as for `Attention`. The score takes projected queries and keys, with its
-    own parameters in each head.
-d_q, d_k, d_v: the widths of queries, keys and values. By default None, for d.
+dropout: rate p in [0, 1) on the weights, in training only. By default 0.
 bias: True, the default, adds a bias to each projection.
+kv_heads: the number of key and value heads, a divisor of n_heads. By default None, for n_heads.
+score, options: as for `Attention`. The score takes projected queries and keys, with its own
+    parameters in each head.
+d_q, d_k, d_v: the widths of queries, keys and values. By default None, for d.
 project_output: True, the default, adds a linear layer over the merged heads. Without bias and
     project_output, and with kv_heads = n_heads, the projections have d · (d_q + d_k + d_v)
     parameters.""",
@@ -121,7 +126,8 @@ Additive attention, under its name in *Dive into Deep Learning*.
     score(q, k) = w_vᵀ tanh(W_q q + W_k k)
 
 Args:
-    num_hiddens: the width h of the hidden layer.
+    num_hiddens: the width h of the hidden layer. Three or four arguments by position are
+        key_size, query_size, num_hiddens, dropout, as in early editions.
 {indent(_COURSE, "    ")}
     query_size, key_size: the widths of queries and keys. By default None: the first call, in
         JAX `init`, finds them.
@@ -138,7 +144,8 @@ Additive attention, under its name in early editions of *Dive into Deep Learning
     score(q, k) = w_vᵀ tanh(W_q q + W_k k)
 
 Args:
-    units: the width h of the hidden layer.
+    units: the width h of the hidden layer. Three or four arguments by position are key_size,
+        query_size, units, dropout.
 {indent(_COURSE, "    ")}
     options: as for `AdditiveAttention`.
 
@@ -161,6 +168,17 @@ Args:
 
 Raises:
     TypeError, ValueError: The layer refuses an argument, or a size is missing.""",
+    "linen": """\
+Its fields are the arguments of the layer of `anyscore.jax`, in the same order. A call
+`apply(params, queries, keys, values, valid_lens, training=True, rngs={"dropout": key})` has the
+arguments of the layer besides. It returns (output, weights), or the output alone with
+return_weights=False, which saves the memory of the weights. Dropout acts with training=True.
+
+The module takes missing widths from the tokens, at `init`. Parameters of two axes are kernels
+(inputs, outputs), as in `nn.Dense`; others have anyscore's names.
+
+Raises:
+    TypeError, ValueError: A field or a call is one that the layer refuses.""",
     "masked_softmax": """\
 Return the softmax over the last axis, over attended keys alone.
 

@@ -8,6 +8,7 @@ from typing import Any
 
 from anyscore.backends.mxnet import as_np
 from anyscore.functional.cache.prepare import PreparedKeys
+from anyscore.layers.course import multi_head
 from anyscore.layers.heads import (
     HeadSizes,
     QKVSizes,
@@ -158,6 +159,8 @@ class MultiHeadAttention(_Projecting):
         head_h = attention(queries W_q^h, keys W_k^h, values W_v^h)
         output = [head_1; …; head_n] W_o
 
+    {book_arguments}
+
     Args:
         {multi_head}
         prefix, params: as for every Gluon block. By default None.
@@ -176,18 +179,19 @@ class MultiHeadAttention(_Projecting):
 
     _sizes: HeadSizes
 
+    @multi_head
     def __init__(
         self,
         embedding_size: int,
         n_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
         *,
         kv_heads: int | None = None,
         score: AnyScore = "scaled_dot",
         d_q: int | None = None,
         d_k: int | None = None,
         d_v: int | None = None,
-        dropout: float = 0.0,
-        bias: bool = True,
         project_output: bool = True,
         prefix: str | None = None,
         params: Any = None,

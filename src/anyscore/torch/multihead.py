@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from anyscore.functional.cache.cache import Cache
 from anyscore.functional.cache.make import make_cache
 from anyscore.functional.cache.prepare import PreparedKeys
+from anyscore.layers.course import multi_head
 from anyscore.layers.heads import (
     HeadSizes,
     QKVSizes,
@@ -111,6 +112,8 @@ class MultiHeadAttention(Projecting):
         head_h = attention(queries W_q^h, keys W_k^h, values W_v^h)
         output = [head_1; …; head_n] W_o
 
+    {book_arguments}
+
     Args:
         {multi_head}
         batch_first: False for tensors (T, batch, d). By default True.
@@ -145,18 +148,19 @@ class MultiHeadAttention(Projecting):
     in_proj_weight, in_proj_bias = NOT_FUSED, None
     _qkv_same_embed_dim = False
 
+    @multi_head
     def __init__(
         self,
         embedding_size: int,
         n_heads: int,
+        dropout: float = 0.0,
+        bias: bool = True,
         *,
         kv_heads: int | None = None,
         score: AnyScore = "scaled_dot",
         d_q: int | None = None,
         d_k: int | None = None,
         d_v: int | None = None,
-        dropout: float = 0.0,
-        bias: bool = True,
         project_output: bool = True,
         batch_first: bool = True,
         device: Any = None,
