@@ -137,7 +137,9 @@ def check(runner: NumPy, selection: Selection, impl: str) -> None:
     one, zero = np.ones((9, 9)), np.zeros((9, 9))
     expected = selection.of(Chosen(a + 0 * b, one, zero), Chosen(b + 0 * a, zero, one))
     for dtype in ("float32", "float64"):
-        q, k, w = (runner.tensor(x, dtype) for x in (FEATURES[:, None], FEATURES[:, None], np.ones(1)))
+        q, k, w = (
+            runner.tensor(x, dtype) for x in (FEATURES[:, None], FEATURES[:, None], np.ones(1))
+        )
         if runner.name == "torch":
             q, k = q.requires_grad_(), k.requires_grad_()
         found = scores(q, k, score=Own(w, pair), impl=impl)

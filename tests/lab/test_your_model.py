@@ -75,6 +75,20 @@ def test_reported_epochs_are_curves(tmp_path: Path) -> None:
     assert "after each epoch" in page
 
 
+@pytest.mark.parametrize("learnt", [True, False])
+def test_one_sentence_on_the_end_of_training(tmp_path: Path, learnt: bool) -> None:
+    """Where nothing was learnt, fewer epochs are no advice."""
+
+    def train(score: str, seed: int, report: Any) -> Outcome:
+        losses = [{"epoch": n, "valid_loss": abs(n - 1) + 1.0} for n in range(1, 11)]
+        facts = {"related": 60.0 if learnt else 10.0, "unrelated": 9.0, "best_epoch": 1}
+        return Outcome({"result": results(score, seed).astype(float)}, epochs=losses, facts=facts)
+
+    sentences = compare(train, ["good", "bad"], seeds=3, out=tmp_path)["verdict"]["sentences"]
+    said = [word in " ".join(sentences) for word in ("Every score overfits", "Nothing was learnt")]
+    assert said == [learnt, not learnt]
+
+
 def test_equal_has_the_unit_of_the_span(tmp_path: Path) -> None:
     def train(score: str, seed: int, report: Any) -> Any:
         return -np.square(np.random.default_rng(seed).normal(size=2000))
