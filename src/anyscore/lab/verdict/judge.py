@@ -215,7 +215,7 @@ def _remarks(trials: Sequence[Finished], measure: Measure) -> list[str]:
     if _beyond(trials, measure):
         said = "between 0 and 1" if measure.bounded else f"a span of {measure.span:g} points"
         remarks.append(
-            f"Results of {measure.title} do not fit {said}, so that no scores are called equal: "
+            f"Results do not fit {said}, so that no scores are called equal: "
             "say scale= and span=."
         )
     tables = [list(table.values()) for table in _tables(trials, measure).values()]
