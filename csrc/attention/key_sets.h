@@ -61,8 +61,8 @@ public:
         return tile.call.is_graph() ? key + TILE : tiles.end(tiles.holding(key));
     }
 
-    // Returns whether packed keys hold the ranges.
-    static bool is_prepared(const Call& call) { return call.packed.data && Range::size(1); }
+    // Returns whether packed keys hold the ranges, and marks of irregular keys: rows of width 0 hold nothing.
+    static bool is_prepared(const Call& call) { return call.packed.data && call.width && Range::size(1); }
     const T* numbers(Size set) const { return (const T*)ranges.data + set * Range::size(padded); }
 
     // Returns the range of the keys of problem n. A range that is not shared is written to own_numbers. workspace:

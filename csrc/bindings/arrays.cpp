@@ -1,6 +1,5 @@
 #include "bindings/arrays.h"
 
-#include <cstring>
 #include <numeric>
 #include <stdexcept>
 
@@ -68,19 +67,8 @@ void Arrays::widen(View& array) {
 
 // Replaces an array by a C-contiguous copy.
 void Arrays::copy(View& array) {
-    Size bytes = array.dtype.bits / 8, count = array.size();
-    std::size_t rank = array.shape.size();
-    Block block = allocate(bytes, count);
-    std::vector<Size> index(rank, 0);
-    auto* to = (char*)block.data;
-    for (Size i = 0, at = 0; i < count; i++, to += bytes) {
-        std::memcpy(to, (const char*)array.data + at * bytes, std::size_t(bytes));
-        for (std::size_t r = rank; r-- > 0;) {
-            at += array.strides[r];
-            if (++index[r] < array.shape[r]) break;
-            at -= array.strides[r] * array.shape[r], index[r] = 0;
-        }
-    }
+    Block block = allocate(array.dtype.bits / 8, array.size());
+    copy_elements(array, block.data);
     array.strides = dense_strides(array.shape);
     array.data = block.data;
     copies.push_back(std::move(block));

@@ -135,7 +135,8 @@ Backward describe_gradients(Arrays& arrays, const Call& call, const Operands& in
     back.d_value = arrays.gradient("d_value", to.value, in.value, sums, true);
     back.d_bias = arrays.gradient("d_bias", to.bias, in.bias, sums, false);
     back.d_c = arrays.gradient("d_c", to.c, in.c, sums, false);
-    for (Size n = 0; to.c && n < arrays.problems; n++)
+    const bool has_terms = to.c && to.c.size();  // an empty array may have strides of 0, as one that broadcasts
+    for (Size n = 0; has_terms && n < arrays.problems; n++)
         if (!back.d_c.is_first[n]) Arrays::refuse("c", "must have the leading dimensions of stats");
     if (call.is_graph() && !call.edges.colptr) Arrays::refuse("colptr, order and row", "must be given for gradients");
     back.of_a = arrays.groups_by({&to.a}, false);

@@ -37,8 +37,14 @@ struct ArrayLayout {
         }
     }
 
-    // Returns the memory of an array of this layout; nullptr for any other.
+    // Returns the memory of an array of this layout; nullptr for any other, and for one at an odd address.
     void* memory(PyObject* x) const {
+        void* data = lent_memory(x);
+        return is_aligned(data, dtype) ? data : nullptr;
+    }
+
+private:
+    void* lent_memory(PyObject* x) const {
         if (Py_TYPE(x) != type) return nullptr;
         if (exchange) {
             nanobind::dlpack::dltensor lent;
@@ -54,7 +60,6 @@ struct ArrayLayout {
         return data;
     }
 
-private:
     template <class N> bool is_alike(int rank, const N* other_shape, const N* other_strides) const {
         return std::size_t(rank) == shape.size() && std::equal(shape.begin(), shape.end(), other_shape) &&
                std::equal(strides.begin(), strides.end(), other_strides);

@@ -1,5 +1,6 @@
 #include "bindings/view.h"
 
+#include <cstring>
 #include <stdexcept>
 
 namespace anyscore {
@@ -37,6 +38,18 @@ void take(const dl::dltensor& from, View& to) {
     to.given = true;
 }
 
+// Replaces the elements of an array by a copy at aligned addresses. An axis with stride 0 keeps it.
+void align(View& array) {
+    View distinct = array;
+    for (std::size_t i = 0; i < array.shape.size(); i++)
+        if (array.strides[i] == 0) distinct.shape[i] = 1;
+    array.aligned = std::make_shared<Block>(allocate(array.dtype.bits / 8, distinct.size()));
+    copy_elements(distinct, array.data = array.aligned->data);
+    const std::vector<Size> dense = dense_strides(distinct.shape);
+    for (std::size_t i = 0; i < dense.size(); i++)
+        if (array.strides[i]) array.strides[i] = dense[i];
+}
+
 template <class A> bool borrow(nanobind::handle x, View& to) {
     A array;
     if (!nanobind::try_cast<A>(x, array, false)) return false;
@@ -61,7 +74,23 @@ std::vector<Size> dense_strides(const std::vector<Size>& shape) {
     return strides;
 }
 
-bool view(PyObject* x, bool writes, View& to) {
+void copy_elements(const View& from, void* to) {
+    const Size bytes = from.dtype.bits / 8, count = from.size();
+    std::vector<Size> index(from.shape.size(), 0);
+    auto* next = static_cast<char*>(to);
+    for (Size i = 0, at = 0; i < count; i++, next += bytes) {
+        std::memcpy(next, static_cast<const char*>(from.data) + at * bytes, std::size_t(bytes));
+        for (std::size_t r = index.size(); r-- > 0;) {
+            at += from.strides[r];
+            if (++index[r] < from.shape[r]) break;
+            at -= from.strides[r] * from.shape[r], index[r] = 0;
+        }
+    }
+}
+
+namespace {
+
+bool lend(PyObject* x, bool writes, View& to) {
     if (Exchange exchange = PyObject_CheckBuffer(x) ? nullptr : exchange_of(x)) {
         dl::dltensor tensor;
         if (exchange(x, &tensor)) return PyErr_Clear(), false;
@@ -71,6 +100,15 @@ bool view(PyObject* x, bool writes, View& to) {
     }
     if (writes) return borrow<nanobind::ndarray<nanobind::device::cpu>>(x, to);
     return borrow<nanobind::ndarray<nanobind::ro, nanobind::device::cpu>>(x, to);
+}
+
+}  // namespace
+
+bool view(PyObject* x, bool writes, View& to) {
+    if (!lend(x, writes, to)) return false;
+    if (is_aligned(to.data, to.dtype) || !to.size()) return true;
+    if (!writes) align(to);
+    return !writes;
 }
 
 std::uint64_t seed(nanobind::handle x) {

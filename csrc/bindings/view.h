@@ -6,14 +6,20 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <memory>
 #include <vector>
 
-#include "runtime/call.h"
+#include "runtime/memory.h"
 
 namespace anyscore {
 
 // Returns the strides of a C-contiguous array.
 std::vector<Size> dense_strides(const std::vector<Size>& shape);
+
+// Returns whether an address is a multiple of the size of the elements.
+inline bool is_aligned(const void* data, nanobind::dlpack::dtype dtype) {
+    return reinterpret_cast<std::uintptr_t>(data) % std::max<std::size_t>(dtype.bits / 8, 1) == 0;
+}
 
 // An array in the memory of the CPU. An argument of None is a View with given = false.
 struct View {
@@ -22,6 +28,7 @@ struct View {
     std::vector<Size> shape, strides;  // in elements
     bool given = false;
     nanobind::ndarray<> owner;  // keeps the memory alive, where nanobind borrowed the array
+    std::shared_ptr<Block> aligned;  // the elements, if those of the array are at odd addresses
 
     // Adds leading dimensions of 1 up to this rank.
     void fill_up(std::size_t rank) {
@@ -47,8 +54,12 @@ constexpr int CPU = 1;  // DLPack's number of the device
 // A View to write to.
 struct Output : View {};
 
-// Fills the view. Returns false if x is no array, is not on the CPU, or must not be written to.
+// Fills the view; elements at odd addresses are copied. Returns false if x is no array or is not on the CPU; for an
+// array to write to, also if it is read-only or at an odd address.
 bool view(PyObject* x, bool writes, View& to);
+
+// Writes the elements of an array one after the other, in the order of a C-contiguous array.
+void copy_elements(const View& from, void* to);
 
 // Returns an integer of Python modulo 2^64. Raises std::invalid_argument for another object.
 std::uint64_t seed(nanobind::handle x);
@@ -59,7 +70,7 @@ namespace nanobind::detail {
 
 template <class T> struct view_caster {
     NB_TYPE_CASTER(T, const_name("array"))
-    bool from_python(handle x, std::uint8_t, cleanup_list*) noexcept {
+    bool from_python(handle x, std::uint8_t, cleanup_list*) {  // a copy may lack memory
         return x.is_none() || anyscore::view(x.ptr(), std::is_same_v<T, anyscore::Output>, value);
     }
 };

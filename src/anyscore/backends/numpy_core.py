@@ -74,13 +74,13 @@ def _as_core_operands(x: Operands) -> Operands:
 
 
 def as_core_array(x: Array | None) -> Any:
-    """Return x for the core: aligned, in this machine's byte order, bfloat16 as int16."""
+    """Return x for the core: whole strides, in this machine's byte order, bfloat16 as int16."""
     if x is None:
         return None
-    flags, whole = x.flags, x.dtype.isnative
-    if not flags.c_contiguous:  # faster than a look at the strides
+    whole = x.dtype.isnative
+    if not x.flags.c_contiguous:  # faster than a look at the strides
         whole = whole and not any(n % x.itemsize for n in x.strides)
-    if not (flags.aligned and whole):
+    if not whole:
         x = x.astype(x.dtype.newbyteorder("="), order="C", copy=True)
     return x.view(np.int16) if _xp.dtype(x) == "bfloat16" else x
 

@@ -1,6 +1,6 @@
 """Attention of speech: layers that attend step by step, with the weights of earlier steps.
 
-    stepwise                                     the base: `start`, `step`, and the state between
+    stepwise, state                              the base: `start`, `step`, and the state between
     scored_stepwise                              the base of layers with energies of any score
     location, location_energies                  location-sensitive attention
     forward_attention, forward_recurrence        weights that move by one key at most

@@ -13,7 +13,7 @@ from anyscore.torch.attention import Attention
 from anyscore.torch.speech.forward_recurrence import forward_alignment, forward_steps
 from anyscore.torch.speech.location import LocationSensitive
 from anyscore.torch.speech.scored_stepwise import ScoredAttention, energies_of
-from anyscore.torch.speech.stepwise import State, Step
+from anyscore.torch.speech.state import State, Step
 
 
 class ForwardAttention(ScoredAttention):
@@ -60,21 +60,23 @@ class ForwardAttention(ScoredAttention):
             raise TypeError(f"agent must be a module, or None, got {brief(agent)}.")
         self.agent = agent
 
-    def step(self, query: Tensor, state: State) -> Step:
+    def step(self, query: Tensor, state: State, *, mask: Tensor | None = None) -> Step:
         """Attend with one query of each sequence.
 
         Args:
             query: (B, d_q).
             state: from `start` of this layer, or from its last step.
+            mask: booleans (B, T_k), True = may attend in this step; intersected with the mask of
+                `start`. By default None, all.
 
         Returns:
             A `Step`: output (B, d_v), weights (B, T_k), and the state for the next step.
 
         Raises:
-            TypeError, ValueError: The query has another type or shape. The state is of another
-                layer. Or the agent returns no logits (B, 1).
+            TypeError, ValueError: The query or the mask has another type or shape. The state is of
+                another layer. Or the agent returns no logits (B, 1).
         """
-        step = super().step(query, state)
+        step = super().step(query, state, mask=mask)
         if self.agent is None:
             return step
         logits = self.agent(torch.cat([step.output, query], -1))
@@ -107,7 +109,8 @@ class ForwardAttention(ScoredAttention):
     def _move_on(self, query: Tensor, state: State) -> tuple[Tensor, State]:
         energies, keys = self._energies(query, state)
         u = 0.5 if state.transition is None else state.transition[:, None]
-        last = state.weights.log() if state.logarithms is None else state.logarithms
-        rows, logarithms = forward_steps(energies[:, None], u, last)
+        rows, logarithms = forward_steps(
+            energies[:, None], u, state.alignment, logarithms=state.in_logarithms
+        )
         weights = rows[:, 0]
-        return weights, state.moved(weights, keys)._replace(logarithms=logarithms)
+        return weights, state.moved(weights, keys, logarithms)

@@ -30,8 +30,8 @@ def forward_alignment(
         energies: e (..., T_q, T_k); −∞ for masked keys.
         transition: u, the probability to move by one key before each query; (..., T_q) or a
             number, in [0, 1]. By default ½. The paper's agent computes u_i after query i − 1.
-        previous: (..., T_k), the weights before the first query, ≥ 0. By default None, 1 at the
-            first key.
+        previous: (..., T_k), the weights before the first query, ≥ 0. The gradient of a key that
+            no weight reaches is 0. By default None, 1 at the first key.
 
     Returns:
         α (..., T_q, T_k). A query without reachable allowed keys has weights 0, and so have all
@@ -64,7 +64,7 @@ def forward_alignment(
 
 
 def forward_steps(
-    energies: Tensor, transition: Tensor | float, previous: Tensor, *, logarithms: bool = True
+    energies: Tensor, transition: Tensor | float, previous: Tensor, *, logarithms: bool
 ) -> tuple[Tensor, Tensor]:
     """Return (weights of `forward_alignment`, logarithms (..., T_k) of their last row).
 
@@ -104,7 +104,7 @@ class _Forward(torch.autograd.Function):
         found = torch.stack(rows, 1)
         ctx.save_for_backward(found, moves)
         ctx.logarithms = logarithms
-        return found[:, 1:].exp(), last.clone()
+        return found[:, 1:].exp(), last if len(rows) > 1 else last.clone()
 
     @staticmethod
     @once_differentiable

@@ -11,7 +11,8 @@ from anyscore.backends.torch.modes import without_autocast
 from anyscore.ops.checks import brief, check_numbers, check_size, check_switches
 from anyscore.ops.pytrees import named_tuple
 from anyscore.torch.speech.location_energies import COLUMNS, location_energies, toeplitz
-from anyscore.torch.speech.stepwise import State, StepwiseAttention, softmax
+from anyscore.torch.speech.state import State
+from anyscore.torch.speech.stepwise import StepwiseAttention, softmax
 from anyscore.torch.speech.weighted_sum import Spans
 
 LOCATIONS = {"previous": 1, "cumulative": 1, "both": 2}
@@ -45,6 +46,11 @@ class LocationKeys(NamedTuple):
     projection: Tensor
     vector: Tensor
     spans: Spans | None
+
+    def reorder(self, index: Tensor) -> LocationKeys:
+        """Return the keys with entry i of the batch from entry index[i]."""
+        spans = None if self.spans is None else [self.spans[i] for i in index.tolist()]
+        return self._replace(projected=self.projected.index_select(0, index), spans=spans)
 
 
 class LocationSensitive(StepwiseAttention):
@@ -166,9 +172,10 @@ class LocationSensitive(StepwiseAttention):
         """
         self._check("query", query, self.query_size)
         keys: LocationKeys = state.keys
-        total = state.total if state.steps else state.weights
-        seen = {"previous": [state.weights], "cumulative": [total]}
-        channels = seen.get(self.location, [state.weights, total])
+        weights = state.weights
+        total = state.total if state.steps else weights
+        seen = {"previous": [weights], "cumulative": [total]}
+        channels = seen.get(self.location, [weights, total])
         dtype, device = keys.projected.dtype, keys.projected.device.type
         query = self.W_q(query).to(dtype)
         with without_autocast(device):

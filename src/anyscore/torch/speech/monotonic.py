@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from anyscore.layers.parameters import AnyScore
 from anyscore.ops.checks import check_numbers, check_size, check_switches
+from anyscore.ops.pytrees import named_tuple
 from anyscore.torch.attention import Attention
 from anyscore.torch.speech.chunks import chunkwise
 from anyscore.torch.speech.location import LocationSensitive
@@ -20,7 +21,19 @@ from anyscore.torch.speech.scored_stepwise import (
     knows_keys,
     prepare,
 )
-from anyscore.torch.speech.stepwise import State
+from anyscore.torch.speech.state import State, take_entries
+
+
+@named_tuple
+class ChunkKeys(NamedTuple):
+    """Prepared keys of `MoChA`: for the energies of stops, and for those of chunks."""
+
+    stops: Any
+    chunks: Any
+
+    def reorder(self, index: Tensor) -> ChunkKeys:
+        """Return the keys with entry i of the batch from entry index[i]."""
+        return ChunkKeys(*(take_entries(x, index) for x in self))
 
 
 class MonotonicAttention(ScoredAttention):
@@ -172,10 +185,12 @@ class MoChA(MonotonicAttention):
         Args:
             keys: the keys of a state.
         """
-        return super().knows_keys(keys[0]) and knows_keys(self.chunk, keys[1])
+        if not isinstance(keys, ChunkKeys):
+            return False
+        return super().knows_keys(keys.stops) and knows_keys(self.chunk, keys.chunks)
 
     def _prepare(self, keys: Tensor, state: State) -> Any:
-        return super()._prepare(keys, state), prepare(self.chunk, keys, state)
+        return ChunkKeys(super()._prepare(keys, state), prepare(self.chunk, keys, state))
 
     def _align_all(self, queries: Tensor, keys: Tensor, allowed: Tensor | None) -> Tensor:
         assert isinstance(self.chunk, Attention)
@@ -184,9 +199,9 @@ class MoChA(MonotonicAttention):
 
     def _move_on(self, query: Tensor, state: State) -> tuple[Tensor, State]:
         assert isinstance(self.chunk, Attention)
-        keys, of_chunks = state.keys
-        energies, keys = self._energies(query, state._replace(keys=keys))
+        keys: ChunkKeys = state.keys
+        energies, stops = self._energies(query, state._replace(keys=keys.stops))
         alignment = self._move(energies, state)
-        u = energies_of(self.chunk, query[:, None], of_chunks, state.allowed)
+        u = energies_of(self.chunk, query[:, None], keys.chunks, state.allowed)
         weights = chunkwise(alignment[:, None], u, self.width)[:, 0]
-        return weights, state.moved(alignment, (keys, of_chunks))
+        return weights, state.moved(alignment, keys._replace(stops=stops))

@@ -13,7 +13,8 @@ from anyscore.masks.objects import Keys
 from anyscore.score.base import Score
 from anyscore.torch.attention import Attention
 from anyscore.torch.speech.location import LocationSensitive
-from anyscore.torch.speech.stepwise import State, StepwiseAttention, open_keys
+from anyscore.torch.speech.state import State
+from anyscore.torch.speech.stepwise import StepwiseAttention, open_keys
 
 
 def energy_layer(

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -13,78 +12,11 @@ from torch import Tensor
 from anyscore.masks.offsets import check_whole
 from anyscore.ops import DTYPES, load
 from anyscore.ops.checks import brief
-from anyscore.ops.pytrees import named_tuple, tree
 from anyscore.torch.layer import Layer, check_inputs
+from anyscore.torch.speech.state import Kind, State, Step
 from anyscore.torch.speech.weighted_sum import Spans, weighted_sum
 
 _xp = load("torch")
-
-
-@tree
-@dataclass(frozen=True)
-class Kind:
-    """The name of a layer as part of a pytree's structure: exported programs cannot return text."""
-
-    static: ClassVar[tuple[str, ...]] = ("name",)
-    name: str
-
-
-@named_tuple
-class State(NamedTuple):
-    """The state of a decoder between steps. `start` creates it, each `step` returns the next.
-
-    keys: prepared for the layer.
-    values: (B, T_k, d_v).
-    allowed: (B, T_k), True = may be attended; None: all.
-    weights: (B, T_k), of the last step (alignments in MoChA), from which the next step starts.
-    total: (B, T_k), the sum of weights over steps.
-    passed_on: the values, passed from step to step so that their gradients add up in place.
-    steps: the number of steps so far.
-    logarithms: (B, T_k), of the weights of forward attention; exact also if weights underflow.
-    transition: (B,), u of forward attention with an agent.
-    kind: the class of the layer.
-    """
-
-    keys: Any
-    values: Tensor
-    allowed: Tensor | None
-    weights: Tensor
-    total: Tensor
-    passed_on: Tensor
-    steps: int = 0
-    logarithms: Tensor | None = None
-    transition: Tensor | None = None
-    kind: Kind | None = None
-
-    def moved(self, weights: Tensor, keys: Any) -> State:
-        """Return the state after a step with these weights. keys: for the next step."""
-        total, steps = self.total + weights, self.steps + 1
-        return self._replace(keys=keys, weights=weights, total=total, steps=steps)
-
-    def after(self, earlier: State) -> State:
-        """Return this state with the weights of an earlier one, detached from its graph.
-
-        For truncated backpropagation: `layer.start(keys, values).after(state)`.
-        """
-        logarithms, transition = (
-            x if x is None else x.detach() for x in (earlier.logarithms, earlier.transition)
-        )
-        return self._replace(
-            weights=earlier.weights.detach(),
-            total=earlier.total.detach(),
-            steps=earlier.steps,
-            logarithms=logarithms,
-            transition=transition,
-        )
-
-
-@named_tuple
-class Step(NamedTuple):
-    """The result of a step: output (B, d_v), weights (B, T_k), and the state for the next."""
-
-    output: Tensor
-    weights: Tensor
-    state: State
 
 
 class StepwiseAttention(Layer):
@@ -124,19 +56,21 @@ class StepwiseAttention(Layer):
         state = State(None, values, allowed, weights, torch.zeros_like(weights), values, kind=kind)
         return state._replace(keys=self._prepare(keys, state))
 
-    def step(self, query: Tensor, state: State) -> Step:
+    def step(self, query: Tensor, state: State, *, mask: Tensor | None = None) -> Step:
         """Attend with one query of each sequence.
 
         Args:
             query: (B, d_q).
             state: from `start` of this layer, or from its last step.
+            mask: booleans (B, T_k), True = may attend in this step; intersected with the mask of
+                `start`. By default None, all.
 
         Returns:
             A `Step`: output (B, d_v), weights (B, T_k), and the state for the next step.
 
         Raises:
-            TypeError, ValueError: The query has another type or shape, or the state is of another
-                layer.
+            TypeError, ValueError: The query or the mask has another type or shape, or the state is
+                of another layer.
         """
         self._check_state(state)
         check_inputs(query, state.values, state.values)
@@ -145,10 +79,12 @@ class StepwiseAttention(Layer):
                 f"query has shape {tuple(query.shape)}, expected ({len(state.values)}, d_q): one "
                 "for each sequence."
             )
-        spans = self._spans(state)
+        allowed, spans = state.allowed, self._spans(state)
+        if mask is not None:
+            state = state._replace(allowed=_masked(allowed, mask, tuple(state.total.shape)))
         weights, state = self._move_on(query, state)
         output, passed_on = weighted_sum(weights, state.passed_on, spans)
-        return Step(output, weights, state._replace(passed_on=passed_on))
+        return Step(output, weights, state._replace(passed_on=passed_on, allowed=allowed))
 
     def forward(
         self,
@@ -294,11 +230,14 @@ def _allowed(keys: Tensor, valid_lens: Any, mask: Any) -> Tensor | None:
         if lengths.is_floating_point():
             check_whole(_xp, lengths.float(), "valid_lens")
         allowed = torch.arange(shape[1], device=keys.device) < lengths[:, None]
-    if mask is not None:
-        if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
-            got = mask.dtype if isinstance(mask, Tensor) else brief(mask)
-            raise TypeError(f"mask must be a boolean tensor, True = may be attended, got {got}.")
-        if tuple(mask.shape) != shape:
-            raise ValueError(f"mask has shape {tuple(mask.shape)}, expected {shape}.")
-        allowed = mask if allowed is None else allowed & mask
-    return allowed
+    return allowed if mask is None else _masked(allowed, mask, shape)
+
+
+def _masked(allowed: Tensor | None, mask: Any, shape: tuple[int, ...]) -> Tensor:
+    """Return the intersection of `allowed` and a checked mask."""
+    if not isinstance(mask, Tensor) or mask.dtype != torch.bool:
+        got = mask.dtype if isinstance(mask, Tensor) else brief(mask)
+        raise TypeError(f"mask must be a boolean tensor, True = may be attended, got {got}.")
+    if tuple(mask.shape) != shape:
+        raise ValueError(f"mask has shape {tuple(mask.shape)}, expected {shape}.")
+    return mask if allowed is None else allowed & mask
