@@ -31,6 +31,7 @@ public:
         if (packed.is_none()) return;
         static_cast<View&>(to_pack) = lent(packed, true);
         of_packed.emplace(packed.ptr(), to_pack, true);
+        to_pack.owner = {};  // later calls bring their own arrays
     }
 
     // Appends rows. Returns false, and writes nothing, if an array's layout differs, or the cache is full.
@@ -78,6 +79,7 @@ private:
             if (from.shape != shape || from.strides[rank - 1] != 1 || to.strides[rank - 1] != 1)
                 throw std::invalid_argument("the rows are not like those that are there.");
             bytes = from.dtype.bits / 8;
+            from.owner = {}, to.owner = {};  // later calls bring their own arrays
         }
 
         bool find(nb::handle x, nb::handle room, Copy& found) const {

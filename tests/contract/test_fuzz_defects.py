@@ -72,3 +72,10 @@ def test_squared_distances_of_tokens_with_an_offset_are_exact(width: int) -> Non
             exact = -distances / (2 * np.float64(sigma) ** 2)
             error = np.abs(scores(query, key, score=Gaussian(sigma)) - exact).max()
             assert error < 12 * eps
+
+
+@pytest.mark.parametrize("number", [np.float16, np.float32, np.longdouble])
+def test_numbers_of_numpy_do_not_warn(number: type[np.floating]) -> None:
+    x = normal(1, 2, 3)
+    for score in (Gaussian(sigma=number(2)), Lorentz(sigma=number(2), scale=number(1))):
+        attention(x, x, x, score=score, softcap=number(3) if type(score) is Gaussian else 0.0)

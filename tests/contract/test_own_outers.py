@@ -236,7 +236,7 @@ def test_refused_arguments() -> None:
         Outer.from_formula(3, "x**2")  # type: ignore[arg-type]
     with pytest.raises(TypeError, match=r'expected a text such as "softplus\(x\)", or a Python'):
         Outer.from_formula("mine", 3)  # type: ignore[arg-type]
-    with pytest.raises(KeyError, match=r"Outer\.from_formula makes others"):
+    with pytest.raises(ValueError, match=r"Outer\.from_formula makes others"):
         Outer("unheard", 1.0).value(load("numpy"), np.ones(2))
 
 

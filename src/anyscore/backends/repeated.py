@@ -62,8 +62,9 @@ def kind_of_score(score: Any) -> Any:
         elif type(x) is int:
             found.append((int, x))
         else:
+            # NumPy's numbers, booleans and fractions have no shape, or ().
             shape = getattr(x, "shape", None)
-            if not shape and isinstance(x, Real):  # NumPy's, booleans, fractions
+            if not isinstance(shape, tuple) or (not shape and isinstance(x, Real)):
                 return None
             found.append(shape)
     return tuple(found)

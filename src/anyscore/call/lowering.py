@@ -19,7 +19,7 @@ from anyscore.modifiers.normalizers import as_normalizer
 from anyscore.ops import Array, Ops, framework
 from anyscore.ops.checks import Sizes, brief
 from anyscore.score.base import Score
-from anyscore.score.checks import check_scores
+from anyscore.score.checks import check_scores, factors_of
 from anyscore.score.factors import Factors
 
 _LEAKING = "bfloat16", "float16"
@@ -73,10 +73,11 @@ def prepare(
             key, of_keys = zero_unread(xp, key, keys, sizes.groups, of_score)
             finite, per_query = True, shared or of_keys or mask.per_query
     if prepared is not None:
+        prepared.check(xp, query, sizes)
         lowered: Factors | Array = prepared.bind(xp, score, query)
         packed = prepared.packed
     elif isinstance(score, Score):
-        lowered = score.lower(xp, query, key)
+        lowered = factors_of(xp, score, query, key)
     elif edges is not None:
         lowered = _call_along(xp, edges, score, query, key)
     else:
@@ -161,7 +162,7 @@ def _gathers(xp: Ops, query: Array, key: Array, score: Any) -> bool:
     if not isinstance(score, Score):
         return True
     query, key = query[..., :1, :], key[..., :1, :]
-    f = score.lower(xp, query, key)
+    f = factors_of(xp, score, query, key)
     return f.a is query and f.b is key and f.query_bias is None and f.key_bias is None
 
 

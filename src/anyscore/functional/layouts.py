@@ -268,10 +268,9 @@ class Uneven(Layout):
     lengths: Sequence[int]
 
     def __post_init__(self) -> None:
+        if not isinstance(self.lengths, Sequence) or not all(map(_is_count, self.lengths)):
+            raise ValueError(f"lengths must be integers ≥ 0, got {brief(self.lengths)}.")
         object.__setattr__(self, "lengths", tuple(self.lengths))
-        for n in self.lengths:
-            if not _is_count(n):
-                raise ValueError(f"lengths must be integers ≥ 0, got {brief(n)}.")
         super().__post_init__()
 
     @property

@@ -65,7 +65,7 @@ def attention_layers(model: Any) -> dict[str, nn.Module]:
     return found
 
 
-@functools.cache
+@functools.lru_cache(maxsize=256)  # it holds the classes of users' modules
 def _attends(cls: type[nn.Module]) -> bool:
     """Check if a class calls the attention function, in its own methods or a parent's."""
     return any(

@@ -18,7 +18,7 @@ from anyscore.layers.state_dicts import rename_legacy_keys
 from anyscore.layers.texts import with_texts
 from anyscore.modifiers.normalizers import Normalizer
 from anyscore.ops import load
-from anyscore.ops.checks import find_framework
+from anyscore.ops.checks import find_framework, widths
 from anyscore.score.base import Score
 
 _xp = load("jax")
@@ -78,7 +78,7 @@ class Attention(AttentionOptions, Layer):
         super().__init__(dtype)
         sizes: dict[str, Any] = {"hidden": hidden, "d_q": d_q, "d_k": d_k, "bias": bias, **scales}
         sizes |= {"heads": heads, "kv_heads": kv_heads, "projected": projected}
-        self._set_options(score, sizes, dropout, impl, softcap, sink, normalizer)
+        self._set_options("jax", score, sizes, dropout, impl, softcap, sink, normalizer)
 
     def initializers(
         self,
@@ -143,7 +143,7 @@ class Attention(AttentionOptions, Layer):
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         values = tensor if values is None else values
         find_framework(queries=queries, keys=tensor, values=values)
-        score = self._score(params, queries.shape[-1], tensor.shape[-1])
+        score = self._score(params, *widths(queries=queries, keys=tensor))
         sink = self._spec.sink
         sink = as_jax(params["sink.weight"]) if isinstance(sink, Parameter) else sink
         dropout = self.dropout if training else 0.0
@@ -183,7 +183,7 @@ class Attention(AttentionOptions, Layer):
         queries, keys = map(as_jax, (queries, keys))
         tensor = keys.key if isinstance(keys, PreparedKeys) else keys
         find_framework(queries=queries, keys=tensor)
-        score = self._score(params, queries.shape[-1], tensor.shape[-1])
+        score = self._score(params, *widths(queries=queries, keys=tensor))
         given = {"mask": mask, "valid_lens": valid_lens}
         given |= {"bias": as_jax(bias), "bias_after": as_jax(bias_after)}
         options: Any = {"softcap": self.softcap, "impl": self.impl}

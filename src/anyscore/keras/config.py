@@ -10,6 +10,7 @@ import keras
 import numpy as np
 
 from anyscore.ops import framework
+from anyscore.ops.checks import brief, is_finite
 from anyscore.ops.pytrees import TREES, name_of
 from anyscore.score import SCORES
 from anyscore.score.base import Score
@@ -24,7 +25,10 @@ def encode(score: Any) -> Any:
             return name
         if type(score) is known:
             values = {field.name: getattr(score, field.name) for field in fields(score)}
-            return {"score": name, "fields": {x: _plain(y) for x, y in values.items()}}
+            return {
+                "score": name,
+                "fields": {x: _plain(f"{known.__name__}.{x}", y) for x, y in values.items()},
+            }
     return keras.saving.serialize_keras_object(score)
 
 
@@ -95,8 +99,10 @@ def _restored(x: Any) -> Any:
     return keras.Variable(array) if x["trained"] else array
 
 
-def _plain(x: Any) -> Any:
-    if x is None or isinstance(x, Real):
+def _plain(name: str, x: Any) -> Any:
+    if x is None or (isinstance(x, Real) and is_finite(x)):
         return None if x is None else float(x)
+    if isinstance(x, Real) or not (isinstance(x, keras.Variable) or framework(x)):
+        raise TypeError(f"{name} is {brief(x)}, expected a finite number or a tensor.")
     trained = isinstance(x, keras.Variable) and bool(x.trainable)
     return {"array": to_numpy(x).astype("float32").tolist(), "trained": trained}

@@ -13,6 +13,7 @@ import numpy as np
 
 from anyscore.keras.arguments import Shape, shapes
 from anyscore.keras.config import decode_tree, encode_tree
+from anyscore.masks.context import MAX_RANK
 from anyscore.masks.objects import BooleanMask, Causal, Keys, Lengths, Mask, parts
 from anyscore.modifiers.biases import Bias
 from anyscore.ops.pytrees import TREES, flatten
@@ -42,13 +43,15 @@ class Opaque:
         return cls(decode_tree(config["held"]))
 
 
-def _leaves(x: Any) -> Iterator[Any]:
-    """Yield the tensors and numbers of a mask or bias."""
+def _leaves(x: Any, depth: int = 0) -> Iterator[Any]:
+    """Yield the tensors and numbers of a mask or bias; lists within themselves end."""
+    if depth > MAX_RANK:
+        return
     children = flatten(x)[0] if type(x) in TREES else x if isinstance(x, tuple | list) else None
     if children is None:
         yield x
     for child in children or ():
-        yield from _leaves(child)
+        yield from _leaves(child, depth + 1)
 
 
 def unwrap(*biases: Any) -> tuple[Any, ...]:

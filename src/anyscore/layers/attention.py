@@ -13,8 +13,9 @@ from anyscore.layers.parameters import AnyScore, Parameter
 from anyscore.layers.score_spec import BoundScore, ScoreSpec
 from anyscore.modifiers.biases import lower_biases
 from anyscore.modifiers.normalizers import Normalizer, check_normalizer
-from anyscore.ops import Array, Ops
+from anyscore.ops import FRAMEWORKS, Array, Ops, framework
 from anyscore.ops.checks import check_options, check_tensors
+from anyscore.score.base import Score
 
 
 class AttentionOptions:
@@ -28,6 +29,7 @@ class AttentionOptions:
 
     def _set_options(
         self,
+        layer_framework: str,
         score: AnyScore,
         sizes: Mapping[str, Any],
         dropout: float,
@@ -36,11 +38,15 @@ class AttentionOptions:
         sink: bool | float | None,
         normalizer: Normalizer,
     ) -> None:
-        """Check and keep the options. sizes: the other arguments of `ScoreSpec`.
+        """Check and keep the options.
+
+        layer_framework: its name. sizes: the other arguments of `ScoreSpec`.
 
         Raises:
-            TypeError, ValueError: an unknown score or argument, or a missing size.
+            TypeError, ValueError: an unknown score or argument, a missing size, or a score of
+                tensors of another framework.
         """
+        _check_tensors_of(score, layer_framework)
         check_options(dropout, None, impl, softcap)
         check_normalizer(normalizer, sink=sink)
         self._spec = ScoreSpec(score, sink=sink, **sizes)
@@ -56,6 +62,15 @@ class AttentionOptions:
         parts += [] if sink is None else [f"sink={sink}"]
         parts += [] if self.normalizer == "softmax" else [f"normalizer={self.normalizer!r}"]
         return ", ".join(parts)
+
+
+def _check_tensors_of(score: Any, layer_framework: str) -> None:
+    for field, x in score.tensors().items() if isinstance(score, Score) else ():
+        if (name := framework(x) or "") != layer_framework:
+            raise TypeError(
+                f"{type(score).__name__}.{field} is a {FRAMEWORKS[name]} tensor, expected one of "
+                f"{FRAMEWORKS[layer_framework]}, as the layer."
+            )
 
 
 class AttentionLayer(AttentionOptions, LastWeights[T]):

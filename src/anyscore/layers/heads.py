@@ -171,10 +171,20 @@ class QKVSizes:
         """Project x (..., T, d) and attend: output (..., T, output_width).
 
         attention: (queries, keys, values), each (..., T, d) → output.
+
+        Raises:
+            ValueError: x has fewer than two axes.
         """
+        check_rank_of_tokens(xp.shape(x))
         y, cuts = project(x, "qkv"), pairwise(accumulate(self.widths, initial=0))
         output = attention(*(y[..., start:stop] for start, stop in cuts))
         return project(output, "W_o") if "W_o" in self.linears else output
+
+
+def check_rank_of_tokens(shape: tuple[Any, ...]) -> None:
+    """Raise ValueError if x has fewer than two axes."""
+    if len(shape) < 2:
+        raise ValueError(f"x has shape {shape}, expected (..., tokens, width).")
 
 
 def inner_sizes(sizes: HeadSizes | QKVSizes, score: AnyScore, sink: Any) -> dict[str, Any]:

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 
 from anyscore.modifiers.sinks import check_finite
 from anyscore.ops import Array
-from anyscore.ops.checks import brief, suggest
+from anyscore.ops.checks import brief, check_integers, check_numbers, suggest
 from anyscore.score import SCORES, Concat
 from anyscore.score.base import Init, Score
 from anyscore.score.checks import KEY_PARAMETERS, POSITIVE
@@ -140,6 +140,7 @@ def parameter_specs(
         if not isinstance(init, Init):
             fixed[field] = init
             continue
+        init = _checked(f"{score.__name__}.{field}", init, field in POSITIVE)
         n_heads = kv_heads if field in KEY_PARAMETERS else heads
         row = field == "w_v" and n_heads is None
         if n_heads is not None or row:
@@ -148,6 +149,21 @@ def parameter_specs(
             init = replace(init, value=math.log(init.value))
         parameters.append(Parameter(field, init, row, n_heads is not None))
     return parameters, fixed
+
+
+def _checked(name: str, init: Init, positive: bool) -> Init:
+    """Return initial values as plain numbers: a score of a user may return any.
+
+    Raises:
+        TypeError, ValueError: the shape is no tuple of integers, or a number does not fit float32.
+    """
+    if not isinstance(init.shape, tuple):
+        raise TypeError(f"the shape of Init of {name} is {brief(init.shape)}, expected a tuple.")
+    for n in init.shape:
+        check_integers(0, **{f"the shape of Init of {name}": n})
+    check_numbers(0.0, 1e38, **{f"bound of Init of {name}": init.bound})
+    check_numbers(1e-38 if positive else -1e38, 1e38, **{f"value of Init of {name}": init.value})
+    return Init(tuple(map(int, init.shape)), float(init.bound), float(init.value))
 
 
 def has_hidden(score: type[Score]) -> bool:

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 from typing import Any
 
-from anyscore.ops.checks import brief
+from anyscore.ops.checks import check_names
 
 HOW = 'align="start", align="end" (the last query sees the last key), or offset='
 
 
 def check_align(align: Any) -> None:
     """Raise ValueError: x is no alignment of queries."""
-    if align not in (None, "start", "end"):
-        raise ValueError(f'align must be "start" or "end", got {brief(align)}.')
+    if align is not None:
+        check_names("start", "end", align=align)
 
 
 def is_aligned(x: Any) -> bool:

@@ -13,7 +13,7 @@ import numpy as np
 
 from anyscore.masks.alignment import HOW, check_aligned, is_aligned
 from anyscore.masks.lowered import LoweredMask
-from anyscore.masks.offsets import check_whole
+from anyscore.masks.offsets import check_whole, integers
 from anyscore.ops import PLAIN, Array, Ops, framework, load
 from anyscore.ops.checks import brief, broadcasts
 
@@ -180,14 +180,6 @@ class MaskContext:
             )
         return self.xp.reshape(x, aligned)
 
-    def integers(self, x: Array) -> Array:
-        """Return integers in the index dtype; unsigned ones beyond it become its largest number."""
-        xp, dtype, index = self.xp, self.xp.dtype(x), self.xp.index_dtype()
-        if dtype == index:  # the common case
-            return x
-        x = xp.astype(x, index)
-        return xp.where(x < 0, 2 ** (int(index[3:]) - 1) - 1, x) if dtype.startswith("u") else x
-
     @property
     def beyond_all_keys(self) -> int:
         """A distance beyond all keys; its sum with a position does not overflow."""
@@ -222,7 +214,7 @@ class MaskContext:
         xp, x = self.xp, self.per_query(x, name)
         dtype = xp.dtype(x)
         if "float" not in dtype:
-            return self._of_sequence(xp.clip(self.integers(x), 0, self.keys))
+            return self._of_sequence(xp.clip(integers(self.xp, x), 0, self.keys))
         if dtype != "float64":  # T_k may exceed what float16 can hold
             x = xp.astype(x, "float32")
         check_whole(xp, x, name)
@@ -244,19 +236,23 @@ def _clamp_python_ints(x: Any) -> Any:
     return np.array(_clamp(x, 0, 2**64 - 1), np.uint64)
 
 
-def _min_max(x: Any) -> tuple[int, int]:
+MAX_RANK = 64
+"""The most axes of an array of NumPy: lists within more lists, or within themselves, are none."""
+
+
+def _min_max(x: Any, depth: int = 0) -> tuple[int, int]:
     """Return the minimum and the maximum of 0 and all single integers in x."""
-    if isinstance(x, list | tuple):
-        ends = [_min_max(y) for y in x]
+    if isinstance(x, list | tuple) and depth < MAX_RANK:
+        ends = [_min_max(y, depth + 1) for y in x]
         return min([0, *[a for a, _ in ends]]), max([0, *[b for _, b in ends]])
     if isinstance(x, Integral) and not isinstance(x, bool):
         return min(int(x), 0), max(int(x), 0)
     return 0, 0
 
 
-def _clamp(x: Any, least: int, most: int) -> Any:
-    if isinstance(x, list | tuple):
-        return [_clamp(y, least, most) for y in x]
+def _clamp(x: Any, least: int, most: int, depth: int = 0) -> Any:
+    if isinstance(x, list | tuple) and depth < MAX_RANK:
+        return [_clamp(y, least, most, depth + 1) for y in x]
     return min(max(int(x), least), most) if isinstance(x, Integral) else x
 
 

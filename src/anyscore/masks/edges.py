@@ -20,9 +20,18 @@ import numpy as np
 from anyscore.masks.context import MaskContext
 from anyscore.masks.lowered_edges import LoweredEdges, pointers
 from anyscore.masks.objects import Mask
-from anyscore.masks.offsets import check_integer_vector, check_offsets, concrete_values
+from anyscore.masks.offsets import (
+    as_integers,
+    check_integer_vector,
+    check_offsets,
+    concrete_values,
+    integers,
+)
 from anyscore.ops import DTYPES, Ops, framework, load
 from anyscore.ops.checks import brief, broadcasts
+
+_MOST_KNOWN = 8
+"""The most numbers of keys and ranks for which the edges are kept as lowered."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,8 +113,9 @@ class Edges(Mask):
         if not is_symbol and not (is_integer and queries >= 0):
             raise TypeError(f"queries must be an integer ≥ 0, got {brief(queries)}.")
         kind = framework(edge_index)
-        pairs = np.asarray(edge_index) if kind is None else edge_index
-        pairs = pairs.astype(int) if kind is None and not pairs.size else pairs
+        pairs = edge_index if kind is not None else as_integers(edge_index)
+        if pairs is None:
+            raise TypeError(f"edge_index is {brief(edge_index)}, expected integers (2, edges).")
         xp = load(kind or "numpy")
         _check_framework(xp)
         if "int" not in xp.dtype(pairs) or len(xp.shape(pairs)) != 2 or xp.shape(pairs)[0] != 2:
@@ -161,7 +171,7 @@ class Edges(Mask):
         given = {"rowptr": self.rowptr, "col": self.col, "permutation": self.permutation}
         with xp.outside_inference():
             rowptr, col, permutation = (
-                None if x is None else call.integers(call.array(x, name))
+                None if x is None else integers(xp, call.array(x, name))
                 for name, x in given.items()
             )
         if xp.shape(rowptr) != (call.queries + 1,):
@@ -178,6 +188,9 @@ class Edges(Mask):
         made = LoweredEdges(xp, call.queries, call.keys, len(call.lead), rowptr, col, permutation)
         if concrete_values(xp, col) is not None:  # a tracer may not be kept
             place = xp.__name__, str(xp.device(call.like)), call.keys, len(call.lead)
+            if len(known) > _MOST_KNOWN and place not in known:  # sizes of earlier calls
+                for earlier in [x for x in known if isinstance(x, tuple)]:
+                    known.pop(earlier, None)  # another thread may do so too
             made = known.setdefault(place, made)
         return made if self.terms is None else made.with_terms(self._terms(call, made))
 

@@ -21,10 +21,10 @@ from anyscore.masks.lowered import LoweredMask
 from anyscore.masks.lowered_edges import AnyLowered, LoweredEdges
 from anyscore.ops import Array, Ops
 from anyscore.ops.checks import brief, broadcasts
-from anyscore.ops.pytrees import register_pytrees, tree
+from anyscore.ops.pytrees import Restored, register_pytrees, tree
 
 
-class Mask:
+class Mask(Restored):
     """Base class of masks; `&` intersects a mask with other masks and with boolean arrays.
 
     A subclass defines `lower`. Masks are trees of their fields in PyTorch and JAX.
@@ -94,6 +94,11 @@ class All(Mask):
     """The intersection of `masks`, the result of `&`."""
 
     masks: tuple[Mask, ...]
+
+    def __setstate__(self, state: Any) -> None:
+        super().__setstate__(state)
+        if not (isinstance(self.masks, tuple) and all(isinstance(x, Mask) for x in self.masks)):
+            raise TypeError(f"masks is {brief(self.masks)}, expected a tuple of masks.")
 
     def lower(self, call: MaskContext) -> LoweredMask:
         """Lower to the intersection of intervals and arrays."""

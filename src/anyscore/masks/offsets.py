@@ -18,12 +18,32 @@ def check_integer_vector(x: Any, name: str) -> np.ndarray[Any, Any] | None:
             return None
         raise TypeError(f"{name} is {brief(x)} ({type(x).__name__}), expected integers (n,).")
     xp = load(kind or "numpy")
-    array = np.asarray(x, np.int64 if kind is None and not len(x) else None) if kind is None else x
+    array = x if kind is not None else as_integers(x)
+    if array is None:
+        raise TypeError(f"{name} is {brief(x)}, expected integers (n,).")
     if "int" not in xp.dtype(array) or len(xp.shape(array)) != 1:
         raise TypeError(
             f"{name} is {xp.dtype(array)} of shape {xp.shape(array)}, expected integers (n,)."
         )
     return concrete_values(xp, array)
+
+
+def as_integers(x: Any) -> np.ndarray[Any, Any] | None:
+    """Return a list or a tuple as an array, of integers if it is empty; None if it is ragged."""
+    try:
+        array = np.asarray(x)
+    except ValueError:  # also of lists that contain themselves
+        return None
+    return array if array.size else array.astype(np.int64)
+
+
+def integers(xp: Ops, x: Any) -> Any:
+    """Return integers in the index dtype; unsigned ones beyond it become its largest number."""
+    dtype, index = xp.dtype(x), xp.index_dtype()
+    if dtype == index:  # the common case
+        return x
+    x = xp.astype(x, index)
+    return xp.where(x < 0, 2 ** (int(index[3:]) - 1) - 1, x) if dtype.startswith("u") else x
 
 
 def check_whole(xp: Ops, x: Any, name: str) -> None:

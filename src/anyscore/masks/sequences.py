@@ -15,7 +15,7 @@ from typing import Any
 from anyscore.masks.context import MaskContext, PackedPositions
 from anyscore.masks.lowered import LoweredMask
 from anyscore.masks.objects import Mask
-from anyscore.masks.offsets import check_integer_vector, check_offsets, concrete_values
+from anyscore.masks.offsets import check_integer_vector, check_offsets, concrete_values, integers
 from anyscore.ops import Array
 
 _CUMULATIVE = "it is of cumulative lengths, [0, n₁, n₁ + n₂, …]."
@@ -86,7 +86,7 @@ class Sequences(Mask):
             offsets["cu_seqlens_k"] = self.cu_seqlens_q, call.keys, "keys"
         found: dict[str, Array] = {}
         for name, (x, tokens, what) in offsets.items():
-            array = call.integers(call.array(x, name))
+            array = integers(call.xp, call.array(x, name))
             values = concrete_values(call.xp, array)
             if values is not None and isinstance(tokens, int) and values[-1] != tokens:
                 hint = ""

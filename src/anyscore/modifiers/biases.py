@@ -14,9 +14,19 @@ from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple
 
 from anyscore.masks.alignment import check_align, check_aligned
+from anyscore.masks.offsets import integers
 from anyscore.ops import DTYPES, Array, Ops, accumulation, framework
-from anyscore.ops.checks import Sizes, brief, broadcasts, check_devices, find_framework
-from anyscore.ops.pytrees import register_pytrees, tree
+from anyscore.ops.checks import (
+    Sizes,
+    brief,
+    broadcasts,
+    check_devices,
+    check_integers,
+    check_names,
+    check_switches,
+    find_framework,
+)
+from anyscore.ops.pytrees import Restored, register_pytrees, tree
 
 MAX_POSITION = 2**30
 """The largest offset of queries; all distances then fit 32 bits."""
@@ -46,7 +56,7 @@ class LoweredBias(NamedTuple):
         return xp.reshape(xp.take(x, index), (*xp.shape(x)[:-1], queries, keys))
 
 
-class Bias:
+class Bias(Restored):
     """A bias of relative positions, a tree of its tensors in PyTorch and JAX.
 
     The key position of query i is i + offset (align="start") or i + T_k − T_q + offset
@@ -95,6 +105,11 @@ class Bias:
             self, align=None, offset=start if self.offset is None else start + self.offset
         )  # type: ignore[type-var]
 
+    def _offset(self, xp: Ops, query: Array) -> Array:
+        """Return an offset that is a tensor, clamped so that distances fit the index dtype."""
+        offset = integers(xp, xp.array(self.offset, query))
+        return xp.clip(offset, -MAX_POSITION, MAX_POSITION)
+
     def lower(self, xp: Ops, query: Array, sizes: Sizes) -> Array:
         """Return one number for each diagonal, (..., 1, max(T_q + T_k − 1, 1))."""
         queries, keys = sizes.queries, sizes.keys
@@ -102,7 +117,7 @@ class Bias:
         shift = keys - queries if self.align == "end" else 0
         if self.offset is not None:
             shift = shift + (
-                self.offset if isinstance(self.offset, int) else xp.array(self.offset, query)
+                self.offset if isinstance(self.offset, int) else self._offset(xp, query)
             )
         count = max(queries + keys - 1, 1)
         found = self.values_at(
@@ -167,8 +182,11 @@ class Relative(Bias):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.buckets not in ("clipped", "t5"):
-            raise ValueError(f'buckets must be "clipped" or "t5", got {brief(self.buckets)}.')
+        check_names("clipped", "t5", buckets=self.buckets)
+        check_switches(bidirectional=self.bidirectional)
+        check_integers(1, max_distance=self.max_distance)
+        if self.max_distance > MAX_POSITION:
+            raise ValueError(f"max_distance must be ≤ 2³⁰, got {brief(self.max_distance)}.")
         if framework(self.table) is None:
             raise TypeError(f"table must be a tensor (heads, n), got {brief(self.table)}.")
         shape = tuple(self.table.shape)

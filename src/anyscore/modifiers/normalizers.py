@@ -27,13 +27,13 @@ from typing import Any, ClassVar, TypeAlias
 
 from anyscore.masks.lowered_edges import LoweredEdges
 from anyscore.ops import Array, Ops
-from anyscore.ops.checks import brief, suggest
-from anyscore.ops.pytrees import register_pytrees, tree
+from anyscore.ops.checks import brief, is_finite, suggest
+from anyscore.ops.pytrees import Restored, register_pytrees, tree
 
 
 @tree
 @dataclass(frozen=True)
-class Sigmoid:
+class Sigmoid(Restored):
     """Sigmoid as a normalizer: each weight depends on its own score alone.
 
         w_j = 1 / (1 + e^−(s_j + β))
@@ -67,8 +67,8 @@ class Sigmoid:
             return
         if isinstance(self.bias, bool) or not isinstance(self.bias, Real):
             raise TypeError(f"bias must be a number, or None for −log n, got {brief(self.bias)}.")
-        if not math.isfinite(self.bias):
-            raise ValueError(f"bias must be finite, got {self.bias}.")
+        if not is_finite(self.bias):
+            raise ValueError(f"bias must be finite, got {brief(self.bias)}.")
         object.__setattr__(self, "bias", float(self.bias))  # files take no NumPy numbers
 
 

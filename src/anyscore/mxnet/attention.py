@@ -78,7 +78,7 @@ class Attention(AttentionLayer[Array], Layer):
         super().__init__(prefix=prefix, params=params)
         sizes: dict[str, Any] = {"hidden": hidden, "d_q": d_q, "d_k": d_k, "bias": bias, **scales}
         sizes |= {"heads": heads, "kv_heads": kv_heads, "projected": projected}
-        self._set_options(score, sizes, dropout, impl, softcap, sink, normalizer)
+        self._set_options("mxnet", score, sizes, dropout, impl, softcap, sink, normalizer)
         self._last: tuple[Task, bool] | None = None
         tensors = score.tensors() if isinstance(score, Score) else {}
         with self.name_scope():

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from numbers import Integral, Real
-from typing import Any, NoReturn, cast
+from typing import Any, NoReturn
 
 from anyscore.ops import DTYPES, FRAMEWORKS, Array, Ops, framework, load
 
@@ -87,7 +87,7 @@ def check_integers(least: int, /, **integers: Any) -> None:
         if isinstance(n, bool) or not isinstance(n, Integral):
             raise TypeError(f"{name} must be an integer ≥ {least}, got {brief(n)}.")
         if n < least:
-            raise ValueError(f"{name} must be ≥ {least}, got {n}.")
+            raise ValueError(f"{name} must be ≥ {least}, got {brief(n)}.")
 
 
 def check_numbers(least: float = -math.inf, most: float = math.inf, /, **numbers: Any) -> None:
@@ -102,8 +102,28 @@ def check_numbers(least: float = -math.inf, most: float = math.inf, /, **numbers
     for name, x in numbers.items():
         if isinstance(x, bool) or not isinstance(x, Real):
             raise TypeError(f"{name} must be {wanted}, got {brief(x)}.")
-        if not (math.isfinite(x) and least <= float(x) <= most):
+        if not (is_finite(x) and least <= float(x) <= most):
             raise ValueError(f"{name} must be {wanted}, got {brief(x)}.")
+
+
+def is_finite(x: Any) -> bool:
+    """Return whether a number is finite as a Python float; False for integers beyond all floats."""
+    try:
+        return math.isfinite(x)
+    except OverflowError:
+        return False
+
+
+def check_names(*names: str, **options: Any) -> None:
+    """Check that options are one of some texts.
+
+    Raises:
+        ValueError: an option is not.
+    """
+    for option, x in options.items():
+        if not (isinstance(x, str) and x in names):  # arrays compare elementwise
+            allowed = " or ".join(f'"{name}"' for name in names)
+            raise ValueError(f"{option} must be {allowed}, got {brief(x)}.")
 
 
 def check_switches(**switches: Any) -> None:
@@ -200,6 +220,18 @@ def _check_tensors(xp: Ops, query: Array, key: Array, value: Array) -> Sizes:
     return Sizes(lead, shapes["query"][-2], shapes["key"][-2], groups)
 
 
+def widths(**tokens: Array) -> list[Any]:
+    """Return the size of the last axis of each tensor, for a layer that has checked nothing yet.
+
+    Raises:
+        ValueError: a tensor has no axis.
+    """
+    for name, x in tokens.items():
+        if not len(x.shape):
+            raise ValueError(f"{name} has shape (), expected (..., tokens, width): rank ≥ 2.")
+    return [x.shape[-1] for x in tokens.values()]
+
+
 def check_options(dropout: Any, dropout_seed: Any, impl: Any, softcap: Any = 0.0) -> None:
     """Check the options that are not tensors.
 
@@ -209,17 +241,17 @@ def check_options(dropout: Any, dropout_seed: Any, impl: Any, softcap: Any = 0.0
     # Most are Python floats, and isinstance with `Real` takes longer.
     if type(softcap) is not float and not _is_number(softcap):
         raise TypeError(f"softcap must be a number ≥ 0, 0 for no cap, got {brief(softcap)}.")
-    if softcap and not 1e-30 <= cast(float, softcap) <= 1e30:  # float32 holds it and its inverse
+    if softcap and not (is_finite(softcap) and 1e-30 <= float(softcap) <= 1e30):  # in float32 too
         raise ValueError(
             f"softcap must be ≥ 0: 0 for no cap, else from 1e-30 to 1e30, got {brief(softcap)}."
         )
     if type(dropout) is not float and not _is_number(dropout):
         raise TypeError(f"dropout must be a number in [0, 1), got {brief(dropout)}.")
-    if not 0 <= float(dropout) < 1:
-        raise ValueError(f"dropout must be in [0, 1), got {dropout}.")
+    if not 0 <= dropout < 1:
+        raise ValueError(f"dropout must be in [0, 1), got {brief(dropout)}.")
     if dropout_seed is not None and type(dropout_seed) is not int:
         _check_seed(dropout_seed)
-    if impl not in IMPLS:
+    if not isinstance(impl, str) or impl not in IMPLS:  # arrays compare elementwise
         raise ValueError(f"impl must be one of {', '.join(map(repr, IMPLS))}, got {brief(impl)}.")
 
 
@@ -231,7 +263,7 @@ def _check_seed(seed: Any) -> None:
     if isinstance(seed, int) and not isinstance(seed, bool):
         return
     kind = framework(seed)
-    got = repr(seed)
+    got = brief(seed)
     if kind is not None:
         xp = load(kind)
         if xp.shape(seed) == () and ("int" in xp.dtype(seed) or "key" in xp.dtype(seed)):
@@ -283,8 +315,11 @@ _MOST = 60
 
 
 def brief(x: object) -> str:
-    """Return `repr(x)` in one line, shortened if it is long."""
-    text = " ".join(repr(x).split())
+    """Return `repr(x)` in one line, shortened if it is long; the class of what has none."""
+    try:
+        text = " ".join(repr(x).split())
+    except Exception:  # of a user's class, of an integer of many digits, of nested lists
+        text = f"a {type(x).__name__}"
     return text if len(text) <= _MOST else f"{text[:_MOST]}…"
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -21,12 +22,13 @@ def register(classes: Iterable[type]) -> None:
             export.register_namedtuple_serialization(cls, serialized_name=name_of(cls))
             continue
         register_pytree_with_keys(cls, _flatten, partial(unflatten, cls))
-        export.register_pytree_node_serialization(
-            cls,
-            serialized_name=name_of(cls),
-            serialize_auxdata=lambda structure: json.dumps(dump(structure)).encode(),
-            deserialize_auxdata=lambda text: load(json.loads(text)),
-        )
+        with suppress(ValueError):  # in a notebook the first class of a name alone is exported
+            export.register_pytree_node_serialization(
+                cls,
+                serialized_name=name_of(cls),
+                serialize_auxdata=lambda structure: json.dumps(dump(structure)).encode(),
+                deserialize_auxdata=lambda text: load(json.loads(text)),
+            )
 
 
 def _flatten(x: Any) -> tuple[list[tuple[Any, Any]], Structure]:

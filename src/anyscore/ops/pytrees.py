@@ -11,11 +11,13 @@ when an object of a class is made, or when a call first gets the framework's ten
 from __future__ import annotations
 
 import sys
+from dataclasses import fields, is_dataclass
 from importlib import import_module
 from numbers import Real
 from typing import Any, TypeAlias, TypeVar
 
 from anyscore.ops import framework
+from anyscore.ops.checks import brief
 
 T = TypeVar("T", bound=type)
 Structure: TypeAlias = tuple[tuple[str, ...], tuple[tuple[str, Any], ...]]
@@ -25,6 +27,27 @@ TREES: list[type] = []
 """The classes whose objects are trees."""
 _unregistered: dict[str, list[type]] = {"torch": [], "jax": [], "flax": []}
 """The classes that each framework has not registered yet."""
+
+
+class Restored:
+    """Base of dataclasses that pickles and `torch.load` make without their constructors."""
+
+    def __setstate__(self, state: Any) -> None:
+        """Set the fields, and check them as the constructor does.
+
+        Raises:
+            TypeError, ValueError: a field is missing or wrong.
+        """
+        names: list[str] = [x.name for x in fields(self)] if is_dataclass(self) else []
+        if not isinstance(state, dict) or not state.keys() >= set(names):
+            expected = ", ".join(names) or "none"
+            raise ValueError(
+                f"the file has a {type(self).__name__} of {brief(state)}, expected the fields "
+                f"{expected}: it was not saved by this version."
+            )
+        vars(self).update(state)
+        if hasattr(self, "__post_init__"):
+            self.__post_init__()
 
 
 def tree(cls: T) -> T:

@@ -15,7 +15,7 @@ from numbers import Real
 from typing import ClassVar, TypeAlias, TypeVar
 
 from anyscore.ops import Array, Ops, framework
-from anyscore.ops.pytrees import register_pytrees, tree
+from anyscore.ops.pytrees import Restored, register_pytrees, tree
 from anyscore.score.factors import Factors
 
 S = TypeVar("S", bound="Score")
@@ -81,7 +81,7 @@ class Projection:
 
 
 @dataclass(frozen=True, eq=False)
-class Score:
+class Score(Restored):
     """Base class of scoring functions s(q, k).
 
     A score is a frozen dataclass; its fields are its parameters. `lower` brings it to `Factors`,

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import math
+import sys
 from numbers import Real
 from typing import Any
 
-from anyscore.ops import DTYPES, Array, Ops, framework
+import numpy as np
+
+from anyscore.ops import DTYPES, Array, Ops, accumulation, framework
 from anyscore.ops.checks import (
     Sizes,
     brief,
@@ -13,10 +17,12 @@ from anyscore.ops.checks import (
     check_devices,
     check_tensors,
     find_framework,
+    is_finite,
     remembered,
 )
 from anyscore.score.base import Projection, Score
-from anyscore.score.outer import Outer
+from anyscore.score.factors import Factors
+from anyscore.score.outer import Outer, check_outer
 from anyscore.score.pairs import Pair
 
 KEY_PARAMETERS = "W_k", "w_k"
@@ -42,16 +48,22 @@ def check_call(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> S
 
     try:
         signature = None if xp.is_tracing() else _signature(xp, query, key, value, score)
-    except (TypeError, AttributeError, RuntimeError):  # not a plain tensor of this framework
+    except (TypeError, AttributeError, RuntimeError, ValueError):  # no plain tensor of it
         signature = None
     return remembered(_passed, signature, check)
+
+
+def _is_small(x: Any) -> bool:
+    """Return whether a field of a score may be remembered."""
+    is_plain = type(x) in (bool, int, str, Outer) or isinstance(x, np.generic)
+    return is_plain and sys.getsizeof(x) <= 256
 
 
 def _signature(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> Any:
     """Return all that the checks of a call depend on, hashable; None if objects of the user do.
 
-    A signature is kept. It has numbers, texts and classes alone, so that no tensor or function of
-    the user lives on with it.
+    A signature is kept. It has small numbers and texts, and classes, so that no tensor, function
+    or large object of the user lives on with it.
     """
     signature: list[Any] = [type(score), callable(score)]
     for x in (query, key, value, *(vars(score).values() if isinstance(score, Score) else ())):
@@ -59,11 +71,12 @@ def _signature(xp: Ops, query: Array, key: Array, value: Array, score: Any) -> A
         if not shape and (shape is None or isinstance(x, Real)):
             if isinstance(x, Pair):
                 x = x.key
-            if not (x is None or isinstance(x, Real | str | Outer)):
+            if x is not None and type(x) is not float and not _is_small(x):
                 return None
             signature.append((type(x), x))
         elif isinstance(x, Projection):
-            signature.append((Projection, shape, x.dtype))
+            of_tensors = callable(x.call), *map(type, x.tensors)
+            signature.append((Projection, shape, x.dtype, *of_tensors))
         else:
             signature.append((type(x), shape, x.dtype, xp.placement(x)))
     return tuple(signature)
@@ -82,25 +95,10 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> 
                 f"a callable (query, key) → (..., T_q, T_k), got {brief(score)}."
             )
         return
-    name, dtype = type(score).__name__, xp.dtype(query)
     d_q, d_k = xp.shape(query)[-1], xp.shape(key)[-1]
     check_widths(type(score), d_q, d_k)
-    tensors = score.tensors()
-    for field in score.shapes:
-        x = getattr(score, field)
-        fixed = field in score.number_fields
-        if fixed and not isinstance(x, Real):
-            raise TypeError(f"{name}.{field} must be a number, got {brief(x)}.")
-        if field in tensors:
-            continue
-        if isinstance(x, Real) and not score.shapes[field]:
-            _check_number(f"{name}.{field}", x, dtype, fixed or field in POSITIVE)
-        elif x is not None and not isinstance(x, Projection):
-            raise TypeError(f"{name}.{field} is a {type(x).__name__}, expected a tensor.")
-    ours = framework(query)
-    if any(framework(x) != ours for x in tensors.values()):
-        find_framework(query=query, **{f"{name}.{field}": x for field, x in tensors.items()})
-    check_devices(xp, query, **{f"{name}.{field}": x for field, x in tensors.items()})
+    check_fields(xp, score, query=query)
+    name, dtype = type(score).__name__, xp.dtype(query)
     parameters = parameters_of(xp, score)
     widths = {"d_q": d_q, "d_k": d_k, "d_q + d_k": d_q + d_k}
     projected = [field for field in ("W_q", "W_k") if field in set(score.shapes) - set(parameters)]
@@ -143,6 +141,81 @@ def check_score(xp: Ops, score: Any, query: Array, key: Array, sizes: Sizes) -> 
                 )
 
 
+def check_class_of_score(name: str, x: Any) -> None:
+    """Raise TypeError: x is no class of scores."""
+    if not (isinstance(x, type) and issubclass(x, Score)):
+        raise TypeError(f"{name} is {brief(x)}, expected the class of a score.")
+
+
+def check_fields(xp: Ops, score: Score, **tokens: Array) -> None:
+    """Check that the fields of a score are numbers, projections, and tensors like the tokens.
+
+    tokens: queries or keys by their name.
+
+    Raises:
+        TypeError, ValueError: a field is not, or a tensor is of another framework or device.
+    """
+    name, tensors = type(score).__name__, score.tensors()
+    (like,) = tokens.values()
+    for field in score.shapes:
+        x = getattr(score, field)
+        fixed = field in score.number_fields
+        if fixed and not isinstance(x, Real):
+            raise TypeError(f"{name}.{field} must be a number, got {brief(x)}.")
+        if field in tensors:
+            continue
+        if isinstance(x, Real) and not score.shapes[field]:
+            _check_number(f"{name}.{field}", x, xp.dtype(like), fixed or field in POSITIVE)
+        elif isinstance(x, Projection):
+            _check_projection(f"{name}.{field}", x)
+        elif x is not None or not _may_lack(type(score), field):
+            raise TypeError(f"{name}.{field} is a {type(x).__name__}, expected a tensor.")
+    named = {f"{name}.{field}": x for field, x in tensors.items()}
+    if any(framework(x) != framework(like) for x in named.values()):
+        find_framework(**tokens, **named)
+    check_devices(xp, like, **named)
+
+
+def _may_lack(score: type[Score], field: str) -> bool:
+    """Return whether a field may be None: by default it is, or the tokens are projected."""
+    return field in ("W_q", "W_k") or getattr(score, field, score) is None
+
+
+def _check_projection(name: str, x: Projection) -> None:
+    if not callable(x.call):
+        raise TypeError(f"{name}.call is {brief(x.call)}, expected a function of tokens.")
+    if not isinstance(x.shape, tuple):
+        raise TypeError(f"{name} has the shape {brief(x.shape)}, expected a tuple such as (h, d).")
+    if not isinstance(x.dtype, str) or x.dtype not in DTYPES:
+        expected = ", ".join(DTYPES)
+        raise TypeError(f"{name} has the dtype {brief(x.dtype)}, expected one of {expected}.")
+    if not isinstance(x.tensors, tuple) or None in map(framework, x.tensors):
+        raise TypeError(f"{name}.tensors is {brief(x.tensors)}, expected a tuple of tensors.")
+
+
+def factors_of(xp: Ops, score: Score, query: Array, key: Array) -> Factors:
+    """Return the score of queries and keys as checked factors.
+
+    Raises:
+        TypeError, ValueError: `lower` of a user's score returned something else, or an outer
+            function that does not exist.
+    """
+    f = score.lower(xp, query, key)
+    if not isinstance(f, Factors) or not isinstance(f.pair, Pair):
+        got = brief(f.pair) if isinstance(f, Factors) else brief(f)
+        raise TypeError(
+            f"{type(score).__name__}.lower returned {got}, expected Factors of tensors and a Pair."
+        )
+    for x, token in ((f.a, query), (f.b, key)):
+        if x is not token and framework(x) is None:
+            raise TypeError(
+                f"{type(score).__name__}.lower returned Factors of {brief(x)}, expected tensors."
+            )
+    if f.outer is not None:
+        check_outer(f.outer, accumulation(xp.dtype(query)))
+    return f
+
+
 def parameters_of(xp: Ops, score: Score) -> dict[str, tuple[tuple[int, ...], str]]:
     """Map the fields of tensors and projections to (shape, dtype), in the order of the fields."""
     known = {field: (xp.shape(x), xp.dtype(x)) for field, x in score.tensors().items()}
@@ -154,10 +227,11 @@ def _check_number(name: str, x: Any, dtype: str, positive: bool) -> None:
     """Check a scale: its inverse square must be finite in the accumulation dtype."""
     least = 1e-154 if dtype == "float64" else 1e-19
     if positive and not x > 0:
-        raise ValueError(f"{name} must be > 0, got {x}.")
-    if positive and x < least:
-        raise ValueError(f"{name} must be ≥ {least} in {dtype}, got {x}.")
-    if not abs(x) <= 1 / least**2:
+        raise ValueError(f"{name} must be > 0, got {brief(x)}.")
+    number = float(x) if is_finite(x) else math.inf  # NumPy's floats would overflow below
+    if positive and number < least:
+        raise ValueError(f"{name} must be ≥ {least} in {dtype}, got {brief(x)}.")
+    if not abs(number) <= 1 / least**2:
         raise ValueError(f"{name} must be a finite number in {dtype}, got {brief(x)}.")
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any, ClassVar
 
 from anyscore.ops import Array, Ops
@@ -186,12 +185,12 @@ class GATv2(Score):
         """
         a, b = _project(xp, query, self.W_q), _project(xp, key, self.W_k)
         f = Factors(a, b, LEAKY_RELU, weight=self.w_v)
-        slope = self.negative_slope
-        if isinstance(slope, Real) and slope == LEAKY_SLOPE:
+        slope = number(xp, self.negative_slope, query)
+        if type(slope) is float and slope == LEAKY_SLOPE:
             return f
         # LeakyReLU of this slope is r · LeakyReLU of the kernels' slope + (1 − r) · identity.
-        if not isinstance(slope, Real):
-            slope = xp.reshape(number(xp, slope, query), (*xp.shape(slope), 1))
+        if type(slope) is not float:
+            slope = xp.reshape(slope, (*xp.shape(slope), 1))
         w = number(xp, self.w_v, query)
         weight = (1 - slope) / (1 - LEAKY_SLOPE) * w
         rest = (w - weight)[..., None]

@@ -13,9 +13,11 @@ derivative at 0. The slope at 0 is set to 0, the mean slope of a distance over a
 from __future__ import annotations
 
 from collections.abc import Callable
+from numbers import Real
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from anyscore.ops import Array, Ops
+from anyscore.ops.checks import brief, is_finite
 
 if TYPE_CHECKING:
     from anyscore.score.formula import Formula
@@ -37,7 +39,8 @@ class Outer(NamedTuple):
         scale: c > 0. By default 1.
 
     Raises:
-        KeyError: No function has that name. The first use raises the error.
+        TypeError, ValueError: No function has that name, or the scale is no number > 0. The first
+            use raises the error.
 
     >>> import numpy as np
     >>> from anyscore.ops import load
@@ -78,7 +81,7 @@ class Outer(NamedTuple):
         from anyscore.score.formula import OUTER, formula_of
 
         if not isinstance(name, str) or not name:
-            raise TypeError(f"name is {name!r}, expected a text.")
+            raise TypeError(f"name is {brief(name)}, expected a text.")
         return _of_formula(name, formula_of(formula, OUTER))
 
     def __reduce__(self) -> Any:
@@ -112,14 +115,33 @@ def formula_named(name: str) -> Formula:
     """Return the formula of an outer function.
 
     Raises:
-        KeyError: no function has that name in this process.
+        ValueError: no function has that name in this process.
     """
     if name not in FORMULAS:
-        raise KeyError(
-            f"there is no outer function {name!r} in this process: the names are "
+        raise ValueError(
+            f"there is no outer function {brief(name)} in this process: the names are "
             f"{', '.join(FUNCTIONS)}; Outer.from_formula makes others."
         )
     return FORMULAS[name]
+
+
+def check_outer(x: Any, dtype: str) -> None:
+    """Check the outer function of a score, whose sums are of a dtype.
+
+    Raises:
+        TypeError, ValueError: x is none, no function has its name, or its scale is not > 0.
+    """
+    if not isinstance(x, Outer) or not isinstance(x.name, str):
+        raise TypeError(f"outer is {brief(x)}, expected an Outer or None.")
+    if x.name not in FUNCTIONS:
+        formula_named(x.name)
+    if not isinstance(x.scale, Real):
+        raise TypeError(f"the scale of outer is {brief(x.scale)}, expected a number > 0.")
+    most = 1e38 if dtype == "float32" else 1e307
+    if not (is_finite(x.scale) and 1 / most <= float(x.scale) <= most):
+        raise ValueError(
+            f"the scale of outer must be from {1 / most:g} to {most:g}, got {brief(x.scale)}."
+        )
 
 
 def number(name: str) -> float:

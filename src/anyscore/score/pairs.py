@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from anyscore.ops import Array, Ops
+from anyscore.ops.checks import brief
 
 
 @dataclass(frozen=True)
@@ -34,6 +35,7 @@ class Pair:
     content too. Another formula of the same name is therefore another pair.
 
     Raises:
+        TypeError: The name is no text, or `value` no function.
         ValueError: Another pair has that name.
 
     >>> import numpy as np
@@ -50,6 +52,14 @@ class Pair:
     key: str = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
+        if not isinstance(self.name, str) or not self.name:
+            raise TypeError(f"name is {brief(self.name)}, expected a text.")
+        if not callable(self.value):
+            raise TypeError(f"value is {brief(self.value)}, expected a function (ops, a, b).")
+        if self.triton is not None and not (
+            isinstance(self.triton, tuple) and len(self.triton) == 3
+        ):
+            raise TypeError(f"triton is {brief(self.triton)}, expected three functions or None.")
         digest = getattr(self.value, "digest", None)
         object.__setattr__(self, "key", f"{self.name}@{digest[:32]}" if digest else self.name)
         known = _KNOWN.setdefault(self.key, self)
@@ -107,8 +117,6 @@ class Pair:
         """
         from anyscore.score.formula import formula_of
 
-        if not isinstance(name, str) or not name:
-            raise TypeError(f"name is {name!r}, expected a text.")
         return cls(name, formula_of(formula))
 
 
@@ -117,7 +125,9 @@ _KNOWN: dict[str, Pair] = {}
 
 def _place(function: Any) -> tuple[str, str]:
     """Return the module and the qualified name of a function."""
-    return str(function.__module__), str(getattr(function, "__qualname__", function))
+    return str(getattr(function, "__module__", None)), str(
+        getattr(function, "__qualname__", function)
+    )
 
 
 def pair_named(key: str) -> Pair:

@@ -30,6 +30,7 @@ from anyscore.layers.state_dicts import rename_legacy_keys
 from anyscore.layers.texts import with_texts
 from anyscore.modifiers.normalizers import Normalizer, Sigmoid
 from anyscore.ops import load
+from anyscore.ops.checks import widths
 from anyscore.ops.locks import Lock
 from anyscore.score.base import Score
 from anyscore.torch.layer import Layer, check_inputs
@@ -111,7 +112,7 @@ class Attention(AttentionLayer[Tensor], Layer):
         sizes: dict[str, Any] = {"hidden": hidden, "d_q": d_q, "d_k": d_k, "bias": bias, **scales}
         sizes |= {"heads": heads, "kv_heads": kv_heads, "projected": projected}
         sizes |= {} if makes_parameters(score, sink) else factory  # refused without parameters
-        self._set_options(score, sizes, dropout, impl, softcap, sink, normalizer)
+        self._set_options("torch", score, sizes, dropout, impl, softcap, sink, normalizer)
         self._last: Task | PackedCall | _LastCall | None = None
         self._calls = RepeatedCalls(ARRAYS)
         tensors = score.tensors() if isinstance(score, Score) else {}
@@ -264,7 +265,7 @@ class Attention(AttentionLayer[Tensor], Layer):
     def _meet(self, queries: Tensor, keys: Tensor, values: Tensor, *masking: Any) -> None:
         check_inputs(queries, keys, values)
         if self._bound is not None:
-            self._spec.check_widths(queries.shape[-1], keys.shape[-1])
+            self._spec.check_widths(*widths(queries=queries, keys=keys))
             return
         make = self._make_parameters
         if torch.compiler.is_compiling():  # a decorator would import the whole compiler

@@ -16,6 +16,7 @@ from anyscore.layers.heads import (
     HeadSizes,
     QKVSizes,
     check_projected_across,
+    check_rank_of_tokens,
     complete,
     mask_inputs,
     merge,
@@ -99,6 +100,7 @@ class SelfAttention(Projecting):
             TypeError, ValueError: As `anyscore.attention`.
         """
         check_projected_across(across)
+        check_rank_of_tokens(tuple(x.shape))
         queries, keys, values = self.qkv(x).split(self._sizes.widths, dim=-1)
         options = {"mask": mask, "bias": bias, "bias_after": bias_after, "across": across}
         output = self.attention(queries, keys, values, valid_lens, **options)
@@ -225,9 +227,8 @@ class MultiHeadAttention(Projecting):
         check_inputs(queries, keys.key if isinstance(keys, PreparedKeys) else keys, values)
         unbatched = all(not isinstance(x, PreparedKeys) and x.dim() == 2 for x in tensors)
         q, k, v = (self._batched(x, unbatched) for x in tensors)
-        native, floats = native_masks(
-            self.n_heads, q.shape[0], key_padding_mask, attn_mask, is_causal
-        )
+        batch = q.shape[0] if q.dim() else 0  # a query without axes is refused below
+        native, floats = native_masks(self.n_heads, batch, key_padding_mask, attn_mask, is_causal)
         if native is not None:
             mask = native if mask is None else native & mask
         bias_after = with_floats(floats, bias_after)

@@ -108,3 +108,14 @@ def test_prepared_keys() -> None:
 )
 def test_jax_is_told_when_it_is_there(code: str) -> None:
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_a_class_defined_twice() -> None:
+    """As by a cell of a notebook that runs again."""
+
+    def define() -> Any:
+        return type("Twice", (Gaussian,), {"__module__": "__main__"})
+
+    for score in (define()(jnp.array(1.0)), define()(jnp.array(1.0))):
+        found = jax.jit(lambda s: attention(QUERY, KEY, VALUE, score=s))(score)
+        np.testing.assert_allclose(found, attention(QUERY, KEY, VALUE, score=Gaussian()), rtol=1e-5)

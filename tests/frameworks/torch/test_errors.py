@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from anyscore import Dot
-from anyscore.torch import Attention, MultiHeadAttention
+from anyscore.torch import Attention, MultiHeadAttention, SelfAttention
 from frameworks.torch.test_layers import D_V, HIDDEN, T_Q, inputs, make
 
 pytestmark = pytest.mark.sample
@@ -146,6 +146,13 @@ def test_arrays_of_another_framework(layer: Any) -> None:
         layer(x, y, y)
     with pytest.raises(TypeError, match="queries is a list, expected a tensor of one of"):
         layer([1.0], x, x)
+
+
+@pytest.mark.parametrize("layer", [Attention(), MultiHeadAttention(4, 2), SelfAttention(4, 2)])
+@pytest.mark.parametrize("shape", [(), (4,)], ids=str)
+def test_too_few_axes(layer: Any, shape: tuple[int, ...]) -> None:
+    with pytest.raises(ValueError, match=r"(queries|query|x) has shape .*expected"):
+        layer(*[torch.ones(shape)] * (2 if isinstance(layer, Attention) else 1))
 
 
 def test_a_first_call_that_fails_fixes_no_sizes() -> None:

@@ -91,6 +91,6 @@ def exchange_of(over: Any) -> AxisExchange:
         return AxisExchange(over)
     except NameError:
         raise ValueError(
-            f'across names the axis "{over}", which is no axis here: call attention inside '
+            f"across names the axis {brief(over)}, which is no axis here: call attention inside "
             "jax.shard_map, over a mesh with that axis."
         ) from None

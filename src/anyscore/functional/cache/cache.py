@@ -14,6 +14,7 @@ from anyscore.functional.cache.checks import (
     backend_of,
     check_beams,
     check_bias,
+    check_cache,
     check_queries,
     check_rank,
     check_room,
@@ -26,14 +27,14 @@ from anyscore.functional.cache.positions import CachePositions, bias_by_row, mas
 from anyscore.masks.objects import Causal, Lengths, Mask
 from anyscore.ops import Array
 from anyscore.ops.checks import check_integers, find_framework
-from anyscore.ops.pytrees import tree
+from anyscore.ops.pytrees import Restored, tree
 from anyscore.score import ScaledDot
 from anyscore.score.base import Score
 
 
 @tree
 @dataclass(frozen=True, eq=False)
-class Cache:
+class Cache(Restored):
     """Buffers of keys, prepared for a score, and of their values; `make_cache` makes one.
 
     In PyTorch and NumPy the methods write to the buffers in place. In JAX they return another
@@ -110,10 +111,11 @@ class Cache:
             TypeError, ValueError: The tokens have another shape or dtype than the cache; the
                 score is another; the cache is full. In PyTorch: tokens need gradients.
         """
-        check_score_of(score, self.score, self.scalar_fields, "append(key, value")
+        check_score_of(score, self, "append(key, value")
         before = self._known(key)
         if before is not None and before.append(self, key, value, score):
             return self
+        check_cache(self)
         find_framework(cache=self.values, key=key)
         f, value = lower_tokens(key, value, score, self.empty_query, self.values)
         backend, buffers = backend_of(self.values)
@@ -146,7 +148,8 @@ class Cache:
 
         None also for a cache with a window or with biases of keys.
         """
-        alike = self.window is None is self.key_bias and type(x) is type(self.values)
+        alike = self.window is None is self.key_bias
+        alike = alike and type(x) is type(self.values) is type(self.b) is type(self.length)
         return repeats(x) if alike else None
 
     def _with(self, b: Array, bias: Any, packed: Any, values: Array, length: Array) -> Cache:
@@ -171,6 +174,7 @@ class Cache:
             TypeError, ValueError: `queries` is no number, or exceeds a known number of tokens; or,
                 with a window, the buffer lacks tokens of the first query's window.
         """
+        check_cache(self)
         check_integers(0, queries=queries)
         if causal:
             check_queries(queries, backend_of(self.values)[1].concrete_int(self.length))
@@ -182,6 +186,7 @@ class Cache:
 
     def positions(self) -> Array:
         """Return the position of the token in each row (capacity,); < 0 for an empty row."""
+        check_cache(self)
         return self._positions(0).positions()
 
     def _positions(self, queries: int) -> CachePositions:
@@ -224,7 +229,7 @@ class Cache:
         plain = mask is bias is bias_after is None and not options
         before = self._known(query) if plain else None
         if before is not None and query.shape[-2:-1] == (1,):
-            check_score_of(score, self.score, self.scalar_fields, "attend(query")
+            check_score_of(score, self, "attend(query")
             kind, length = kind_of_score(score), self.length
             found = before.run(kind, query, self.keys, self.values, length, None, score)
             if found is not None and self.length > 0:
@@ -242,8 +247,9 @@ class Cache:
         self, query: Array, score: Score, causal: bool, options: dict[str, Any]
     ) -> dict[str, Any]:
         """Translate masks and biases from positions to buffer rows; add the cache's mask."""
+        check_cache(self)
         find_framework(query=query, cache=self.values)
-        check_score_of(score, self.score, self.scalar_fields, "attend(query")
+        check_score_of(score, self, "attend(query")
         check_rank("query", query)
         at = self._positions(tokens(query))
         own = self.mask(at.queries, causal)
@@ -273,6 +279,7 @@ class Cache:
             TypeError, ValueError: beams are not (B,) integers from 0 to B − 1, or keys or values
                 have no batch.
         """
+        check_cache(self)
         backend, buffers = backend_of(self.values)
         index = check_beams(backend.xp, buffers, beams, self.b, self.values)
         rows = None if self.window is not None else buffers.concrete_int(self.length)

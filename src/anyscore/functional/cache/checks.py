@@ -8,11 +8,12 @@ from typing import Any, NoReturn
 from anyscore import backends
 from anyscore.call.autocast import autocast
 from anyscore.call.backend import Backend, Buffers
+from anyscore.call.prepared import PreparedKeys, check_held, check_keys
 from anyscore.functional.cache.prepare import empty_queries
 from anyscore.ops import DTYPES, FRAMEWORKS, Array, Ops, framework
-from anyscore.ops.checks import brief, check_devices, check_tensors, find_framework
+from anyscore.ops.checks import brief, check_devices, check_integers, check_tensors, find_framework
 from anyscore.score.base import Score
-from anyscore.score.checks import check_call
+from anyscore.score.checks import check_call, check_class_of_score, factors_of
 from anyscore.score.factors import Factors
 
 
@@ -43,7 +44,47 @@ def scalar_fields_of(score: Score) -> str:
     return " ".join(f"{n}={float(x)}" for n, x in vars(score).items() if isinstance(x, Real))
 
 
-def check_score_of(score: Any, held: type[Score], scalar_fields: str, call: str) -> None:
+def check_cache(cache: Any) -> None:
+    """Check the fields of a cache, of which a file may hold any.
+
+    Raises:
+        TypeError, ValueError: a field is wrong, or does not fit the others.
+    """
+    values, length, query = cache.values, cache.length, cache.empty_query
+    find_framework(**{"Cache.values": values})
+    xp = backend_of(values)[0].xp
+    check_rank("Cache.values", values)
+    check_held(xp, "Cache", values, b=cache.b, key_bias=cache.key_bias, packed=cache.packed)
+    check_keys(xp, "Cache", xp.shape(values)[-2], cache.b, cache.key_bias)
+    *lead, tokens, width = xp.shape(cache.b)
+    shapes = {"key_bias": (*lead, tokens), "packed": (*lead, tokens + 1, width)}
+    for name, expected in shapes.items():
+        x = getattr(cache, name)
+        if x is not None and xp.shape(x) != expected:
+            raise ValueError(f"Cache.{name} has shape {xp.shape(x)}, expected {expected}.")
+    check_held(xp, "Cache", values, length=length, empty_query=query)
+    if length is None or "int" not in xp.dtype(length) or xp.shape(length):
+        got = brief(length) if length is None else f"{xp.dtype(length)} of {xp.shape(length)}"
+        raise TypeError(f"Cache.length is {got}, expected an integer ().")
+    if query is None or xp.dtype(query) not in DTYPES or xp.shape(query)[-2:-1] != (0,):
+        got = brief(query) if query is None else f"{xp.dtype(query)} of {xp.shape(query)}"
+        raise TypeError(f"Cache.empty_query is {got}, expected floats (..., 0, d_q).")
+    check_class_of_score("Cache.score", cache.score)
+    check_integers(0, **{"Cache.d_k": cache.d_k})
+    if cache.d_k >= 2**31:
+        raise ValueError(f"Cache.d_k must be < 2³¹, got {brief(cache.d_k)}.")
+    if cache.window is not None:
+        check_integers(1, **{"Cache.window": cache.window})
+        if cache.window > tokens:
+            raise ValueError(f"Cache.window must be ≤ {tokens}, got {brief(cache.window)}.")
+    if not isinstance(cache.scalar_fields, str):
+        got = brief(cache.scalar_fields)
+        raise TypeError(f'Cache.scalar_fields is {got}, expected a text such as "sigma=1.0".')
+    if cache.prepared is not None and not isinstance(cache.prepared, PreparedKeys):
+        raise TypeError(f"Cache.prepared is {brief(cache.prepared)}, expected PreparedKeys.")
+
+
+def check_score_of(score: Any, cache: Any, call: str) -> None:
     """Check that a score has the class and the scalar fields of the score of a cache.
 
     A field is not compared if one of the two scores holds a tensor there. call: the call to show
@@ -52,14 +93,19 @@ def check_score_of(score: Any, held: type[Score], scalar_fields: str, call: str)
     Raises:
         ValueError: the class or a scalar field differs.
     """
+    held, scalar_fields = cache.score, cache.scalar_fields
+    if type(score) is not held or type(scalar_fields) is not str:
+        check_cache(cache)
     if type(score) is held:
         # Most scores of layers have tensors alone.
         own = scalar_fields_of(score) if scalar_fields else ""
-        known, given = (dict(x.split("=") for x in text.split()) for text in (scalar_fields, own))
+        known, given = (
+            dict(x.partition("=")[::2] for x in text.split()) for text in (scalar_fields, own)
+        )
         other = [name for name, x in known.items() if given.get(name, x) != x]
         if not other:
             return
-        what, got = f"{held.__name__} with {other[0]}={known[other[0]]}", given[other[0]]
+        what, got = f"{held.__name__} with {other[0]}={known[other[0]][:60]}", given[other[0]]
     else:
         what = f"the score {held.__name__}"
         got = type(score).__name__ if isinstance(score, Score) else brief(score)
@@ -112,7 +158,7 @@ def lower_tokens(
         except (TypeError, ValueError):
             _check_pair(xp, key, value)  # its message names key and value, not the empty query
             raise
-        return score.lower(xp, query, key), value
+        return factors_of(xp, score, query, key), value
 
 
 def check_rank(name: str, x: Array) -> None:

@@ -16,7 +16,13 @@ from anyscore.ops import Array, Ops
 from anyscore.ops.checks import brief, check_devices, check_tensors, find_framework
 from anyscore.score import ScaledDot
 from anyscore.score.base import Score
-from anyscore.score.checks import KEY_PARAMETERS, check_score, parameters_of
+from anyscore.score.checks import (
+    KEY_PARAMETERS,
+    check_fields,
+    check_score,
+    factors_of,
+    parameters_of,
+)
 
 __all__ = ["PreparedKeys", "prepare_keys"]
 
@@ -91,7 +97,7 @@ def prepare_keys(
             key = xp.copy(key)
         else:
             key, _ = zero_unread(xp, key, lowered.attending_attended[1], sizes.groups)
-        f = score.lower(xp, query, key)
+        f = factors_of(xp, score, query, key)
         nothing = _empty_rows(xp, key, xp.shape(key)[-1])
         packed = backend.pack_keys(f) if cpu.packs(f.pair) else None
         return PreparedKeys(key, type(score), f.b, f.key_bias, packed, nothing)
@@ -107,16 +113,23 @@ def _empty_rows(xp: Ops, x: Array, width: int, lead: tuple[int, ...] = ()) -> Ar
 
 
 def empty_queries(xp: Ops, score: Score, key: Array) -> Array:
-    """Return empty queries, of the width and leading dimensions that the score expects."""
+    """Return empty queries, of the width and leading dimensions that the score expects.
+
+    Raises:
+        TypeError, ValueError: fields of the score are wrong, or do not fit the key.
+    """
+    check_fields(xp, score, key=key)
     d_k = width = xp.shape(key)[-1]
     of_queries: list[tuple[int, ...]] = []
     of_keys = [xp.shape(key)[:-2]]
     parameters = parameters_of(xp, score)
     for field, (shape, _) in parameters.items():
         letters = score.shapes.get(field, ())
-        own = shape[: max(len(shape) - len(letters), 0)]
+        if len(shape) < len(letters):  # `check_score` refuses it
+            continue
+        own = shape[: len(shape) - len(letters)]
         (of_keys if field in KEY_PARAMETERS else of_queries).append(own)
-        if "d_q" in letters and len(shape) >= len(letters):
+        if "d_q" in letters:
             width = shape[len(shape) - len(letters) + letters.index("d_q")]
         elif "d_q + d_k" in letters:
             width = shape[-1] - d_k
@@ -128,4 +141,13 @@ def empty_queries(xp: Ops, score: Score, key: Array) -> Array:
     rank = max(map(len, leads))
     padded = [(1,) * (rank - len(lead)) + lead for lead in leads]
     lead = tuple(next((n for n in sizes if n != 1), 1) for sizes in zip(*padded, strict=True))
-    return _empty_rows(xp, key, max(width, 0), lead)
+    query = _empty_rows(xp, key, max(width, 0), lead)
+    try:
+        check_tensors(xp, query, key, key)
+    except ValueError:
+        shapes = ", ".join(f"{field} {shape}" for field, (shape, _) in parameters.items())
+        raise ValueError(
+            f"the leading dimensions of the parameters of {type(score).__name__} ({shapes}) do not "
+            f"broadcast with those of key, {xp.shape(key)}."
+        ) from None
+    return query

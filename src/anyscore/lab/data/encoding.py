@@ -46,8 +46,8 @@ class Encoded:
         limit: the most tokens of an output.
         too_long: by part, how many examples were left out because a side had too many tokens, or
             none.
-        out_of_reach: how many test items have no answer that the model can write, since each holds
-            a token that the training targets lack; with `places`, that its source lacks.
+        out_of_reach: how many test items no model can answer: each right answer holds a token that
+            the training targets lack. With `places`, the source lacks it.
         places: whether targets are numbers of places in their source, as a pointer network's are: 4
             for the first token, 3 (`UNK`) for a token that is not there. The target vocabulary is
             not used then.

@@ -35,7 +35,7 @@ def choose_unit(examples: Sequence[Example]) -> Unit:
     Words recur if, on both sides, the median text has two or more, and three quarters of all words
     occur more than once. So sentences are read by words. Single words, numbers, dates and scripts
     without spaces are read by characters, and so are sentences too few for their words to be
-    learnt. 10,000 examples or more decide, evenly spread over the file.
+    learnt. At least 10,000 examples decide, evenly spread over the file.
     """
     return "word" if all(map(_words_recur, _sides(examples))) else "character"
 

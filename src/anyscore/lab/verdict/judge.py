@@ -215,8 +215,7 @@ def _remarks(trials: Sequence[Finished], measure: Measure) -> list[str]:
     if _beyond(trials, measure):
         said = "between 0 and 1" if measure.bounded else f"a span of {measure.span:g} points"
         remarks.append(
-            f"Results do not fit {said}, so that no scores are called equal: "
-            "say scale= and span=."
+            f"Results do not fit {said}, so that no scores are called equal: say scale= and span=."
         )
     tables = [list(table.values()) for table in _tables(trials, measure).values()]
     same = all(len(x) > 1 and all(np.array_equal(x[0], y) for y in x) for x in tables)

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from anyscore.ops import Array, Ops
+from anyscore.ops.checks import brief
 from anyscore.score.formula.parse import of_function, of_text
 from anyscore.score.formula.slopes import with_slopes
 from anyscore.score.formula.steps import Steps, compute, steps_of
@@ -69,7 +70,7 @@ def formula_of(formula: str | Callable[..., Any], names: tuple[str, ...] = PAIR)
     Raises:
         ValueError: the formula is invalid, lacks a name, or has no derivative where all are 0.
     """
-    text = formula if isinstance(formula, str) else getattr(formula, "__name__", repr(formula))
+    text = formula if isinstance(formula, str) else getattr(formula, "__name__", brief(formula))
     if not isinstance(formula, str) and not callable(formula):
         raise TypeError(
             f"formula is a {type(formula).__name__}, expected a text such as "
@@ -80,7 +81,7 @@ def formula_of(formula: str | Callable[..., Any], names: tuple[str, ...] = PAIR)
         rows, _ = pruned(term.tape.rows, (term.place,))
         _check(rows, names)
         return Formula(rows, text)
-    except (ValueError, TypeError, ArithmeticError, RecursionError) as error:
+    except (ValueError, TypeError, AttributeError, ArithmeticError, RecursionError) as error:
         raise ValueError(f"the formula {_shown(text)} cannot be {_kind(names)}: {error}") from None
 
 

@@ -9,6 +9,7 @@ import operator
 from collections.abc import Callable
 from typing import Any
 
+from anyscore.ops.checks import brief
 from anyscore.score.formula.functions import NAMES, where
 from anyscore.score.formula.tape import A, B, Tape
 from anyscore.score.formula.terms import Condition, Term, term
@@ -88,7 +89,7 @@ def _read(node: ast.expr, tape: Tape, known: dict[str, Term]) -> Any:
         case ast.Name(id=name):
             if name in NAMES:
                 raise ValueError(f"{name!r} is a function: write {name}(…).")
-            raise ValueError(f"{name!r} is unknown: the formula is of {' and '.join(known)}.")
+            raise ValueError(f"{brief(name)} is unknown: the formula is of {' and '.join(known)}.")
         case ast.UnaryOp(op=op, operand=x) if type(op) in _OPERATORS:
             return _OPERATORS[type(op)](read(x))
         case ast.BinOp(left=x, op=op, right=y) if type(op) in _OPERATORS:
@@ -103,10 +104,10 @@ def _read(node: ast.expr, tape: Tape, known: dict[str, Term]) -> Any:
             return _called(name, [read(x) for x in args])
         case ast.Call(func=ast.Name(id=name)):
             raise ValueError(
-                f"there is no function {name!r}: there are {', '.join(sorted(NAMES))}."
+                f"there is no function {brief(name)}: there are {', '.join(sorted(NAMES))}."
             )
     raise ValueError(
-        f"{ast.unparse(node)!r} is more than numbers, {', '.join(known)}, + − * / **, "
+        f"{brief(ast.unparse(node))} is more than numbers, {', '.join(known)}, + − * / **, "
         f"comparisons in where(…) and the functions {', '.join(sorted(NAMES))}."
     )
 

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
 from functools import reduce
 from typing import Any
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, ref
 
 import torch
 from torch import Tensor
@@ -21,7 +22,10 @@ PAIRS = 2**22
 KEPT = 4
 """The most masks of a `BlockMask` that are kept, those of the latest sizes and mask_mods."""
 _KEPT: WeakKeyDictionary[BlockMask, dict[Any, tuple[Any, Mask | None]]] = WeakKeyDictionary()
-"""(mask_mod, mask) of a `BlockMask`, for sizes, device and mask_mod of a call."""
+"""(weak reference to mask_mod, mask) of a `BlockMask`, for sizes, device and mask_mod of a call.
+
+A mask_mod may hold its `BlockMask`, which would then live on with its own entry.
+"""
 
 Positions = Mapping[str, Tensor]
 
@@ -41,13 +45,16 @@ def of_block_mask(block_mask: Any, positions: Positions, like: Tensor) -> Mask |
     kept = _KEPT.setdefault(block_mask, {})
     mod = block_mask.mask_mod  # a caller may set another one, as after a slice
     key = *(len(x) for x in positions.values()), like.device, id(mod)
-    if key not in kept:
+    of_mod, mask = kept.get(key, (None, None))
+    if of_mod is None or of_mod() is not mod:
         with torch.inference_mode(False):  # the mask may serve a call with gradients
             mask = _of_blocks(block_mask, positions, like)
+        kept.pop(key, None)  # of an earlier function at that address
         while len(kept) >= KEPT:
             del kept[next(iter(kept))]
-        kept[key] = mod, mask
-    return kept[key][1]
+        with suppress(TypeError):  # an object without weak references
+            kept[key] = ref(mod), mask
+    return mask
 
 
 def _of_blocks(block_mask: BlockMask, positions: Positions, like: Tensor) -> Mask | None:

@@ -100,13 +100,18 @@ def neighbours_of(
         made = {}
         _known[pairs] = state, made
     key = sizes, with_loops, own_keys
-    if key not in made:
+    found: Neighbours | None = made.get(key)
+    if found is None:
         with outside_inference():
-            made[key] = _make(pairs, *key)
-    found: Neighbours = made[key]
+            found = _make(pairs, *key)
+        if len(made) >= _MOST_SIZES:
+            made.clear()
+        made[key] = found
     return found
 
 
+_MOST_SIZES = 8
+"""The most numbers of nodes for which the edges of one tensor are kept."""
 _known: WeakIdKeyDictionary = WeakIdKeyDictionary()
 """Tensor → (its version, address and shape; its sorted edges, which must not hold the tensor)."""
 

@@ -1,0 +1,27 @@
+"""Objects with wrong fields raise errors that name a field, and no call keeps an object."""
+
+from __future__ import annotations
+
+import pytest
+import tensorflow as tf
+
+from fuzz.fields import sweep
+from fuzz.frameworks import TensorFlow
+from fuzz.test_fields import check, layer_of, tensor_of
+from helpers.leaks import ENTRIES, Drawn, run
+
+SHARE = 12
+
+
+@pytest.mark.parametrize(
+    "first", [0, *(pytest.param(n, marks=pytest.mark.weekly) for n in range(1, SHARE))]
+)
+def test_wrong_fields(first: int) -> None:
+    runner = TensorFlow()
+    for wrong in sweep(SHARE, first):
+        check(wrong, tensor_of(runner), layer_of(runner))
+
+
+@pytest.mark.parametrize("entry", [name for name in ENTRIES if name != "caches"])
+def test_objects_of_the_caller_die(entry: str) -> None:
+    run({entry: ENTRIES[entry]}, [Drawn(i, tf.constant, many=False) for i in range(4)], watch=True)
