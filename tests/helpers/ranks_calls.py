@@ -14,6 +14,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.fsdp import fully_shard
+from torch.distributed.tensor import Replicate, distribute_tensor
 from torch.distributed.tensor.parallel import (
     ColwiseParallel,
     RowwiseParallel,
@@ -403,6 +404,11 @@ def refused(rank: int, ranks: int, what: str) -> str:
         "bias of all queries": {"bias": torch.ones(12 * ranks, 12 * ranks)},
         "another bias": {"bias_after": torch.ones(13, 12 * ranks), "softcap": 2.0},
     }.get(what, {})
+    if what == "DTensor":
+        mesh = init_device_mesh("cpu", (ranks,))
+        shared, whole = (distribute_tensor(y, mesh, [Replicate()]) for y in (x, x > 2))
+        attention(shared, shared, shared, mask=whole[:, :1])
+        return _message(lambda: attention(shared, shared, shared, mask=Causal()))
     if what == "count":
         layout = Uneven(dist.group.WORLD, [12, 12])
         return _message(lambda: attention(x[:11], x, x, score=Laplace(2.0), across=layout))

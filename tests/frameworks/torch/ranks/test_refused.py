@@ -62,6 +62,7 @@ def test_an_error_of_one_rank_is_said_on_every_rank(group: Group) -> None:
         ("self", "a layer with projections does not take across=(None, layout)"),
         ("numpy", "across is for PyTorch and JAX"),
         ("lengths", "lengths has 1 entries, expected one for each of 2 ranks"),
+        ("DTensor", "query is a DTensor, and its mask is not: pass x.to_local()"),
     ],
 )
 def test_refused_on_every_rank(group: Group, what: str, words: str) -> None:
