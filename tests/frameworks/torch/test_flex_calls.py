@@ -522,3 +522,20 @@ def test_compiled_functions(form: str, mask: Any) -> None:
         torch.testing.assert_close(*pairs)
         for x, y in zip(found, expected, strict=True):
             torch.testing.assert_close(x, y)
+
+
+def test_a_table_that_is_short_of_masked_pairs_is_named() -> None:
+    """Masked pairs are read too, as in PyTorch; clamped indices give what PyTorch gives."""
+    x, table = torch.randn(1, 2, 30, 4, dtype=torch.float64), torch.randn(9, dtype=torch.float64)
+
+    def near(b: Any, h: Any, i: Any, j: Any) -> Any:
+        return (i - j).abs() <= 4
+
+    with pytest.raises(IndexError, match=r"a captured tensor of shape \(9,\): .*clamp the index"):
+        flex_attention(x, x, x, lambda s, b, h, i, j: s + table[i - j + 4], near)
+
+    def clamped(s: Any, b: Any, h: Any, i: Any, j: Any) -> Any:
+        return s + table[(i - j + 4).clamp(0, 8)]
+
+    found, _ = ours(x, x, x, clamped, block_mask=near)
+    assert_same(found, eager(x, x, x, clamped, near))

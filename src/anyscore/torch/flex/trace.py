@@ -11,7 +11,7 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Mapping
 from functools import cached_property
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -440,15 +440,23 @@ def _index(x: Tensor, index: Any) -> Tensor:
     """Return x[index] of leading axes; a scalar index under vmap has no number of its own.
 
     Numbers of 16 bits become float32, so that gradients of one entry add up in float32.
+
+    Raises:
+        IndexError: an index is beyond the end, also for a pair that is masked.
     """
     if x.is_floating_point():
         x = x.to(accumulation(x))
     whole = index if isinstance(index, tuple) else (index,)
-    if all(isinstance(i, (int, Tensor)) for i in whole):
-        made = [torch.as_tensor(i, device=x.device).long() for i in whole]
-        found: Tensor = torch.ops.aten.index(x, made)
-        return found
-    return x[index]
+    try:
+        if all(isinstance(i, (int, Tensor)) for i in whole):
+            indices = [torch.as_tensor(i, device=x.device).long() for i in whole]
+            return cast(Tensor, torch.ops.aten.index(x, indices))
+        return x[index]
+    except IndexError as error:
+        raise IndexError(
+            f"a mod reads beyond a captured tensor of shape {tuple(x.shape)}: {error}. Masked pairs "
+            "are read too: clamp the index."
+        ) from None
 
 
 def number_of(x: Any) -> float | None:
