@@ -454,8 +454,8 @@ def _index(x: Tensor, index: Any) -> Tensor:
         return x[index]
     except IndexError as error:
         raise IndexError(
-            f"a mod reads beyond a captured tensor of shape {tuple(x.shape)}: {error}. Masked pairs "
-            "are read too: clamp the index."
+            f"a mod reads beyond a captured tensor of shape {tuple(x.shape)}: {error}. Masked "
+            "pairs are read too: clamp the index."
         ) from None
 
 
