@@ -117,13 +117,15 @@ SELECTIONS = st.tuples(PARTS, st.sampled_from(sorted(COMPARED)), PARTS, PARTS, P
 
 def test_selections(runner: NumPy, effort: Effort) -> None:
     """The reference computes a choice without arithmetic, and its slopes."""
-    effort.spend(lambda x: check(runner, x, "reference"), SELECTIONS, examples=60, share=0.1)
+    effort.spend(lambda x: check(runner, x, "reference"), SELECTIONS, examples=60, share=0.05)
 
 
 @pytest.mark.weekly
 def test_compiled_selections(runner: NumPy, effort: Effort) -> None:
     """So does the core, which compiles each formula for seconds."""
-    effort.spend(lambda x: check(runner, x, "auto"), SELECTIONS, examples=8, at_a_time=8)
+    effort.spend(
+        lambda x: check(runner, x, "auto"), SELECTIONS, examples=8, share=0.05, at_a_time=8
+    )
 
 
 def check(runner: NumPy, selection: Selection, impl: str) -> None:
