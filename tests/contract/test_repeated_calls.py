@@ -462,3 +462,24 @@ def test_appends(known: str, other: str, framework: str) -> None:
     arguments, repeats = APPENDED[known][other]
     repeats = "never" if (other, framework) == ("frozen", "numpy") else repeats
     check(append_of(first, framework, 0), append_of(arguments, framework, 1), repeats)
+
+
+@FRAMEWORKS
+@pytest.mark.parametrize("name", ["Gaussian", "Cosine", "Laplace", "Euclidean"])
+def test_numbers_in_arrays_and_lengths_in_turns(name: str, framework: str) -> None:
+    """Calls with and without lengths are of one kind, and the core holds the number of each."""
+    draw, make = Draw(framework, 0), {"numpy": np.asarray, "torch": torch.tensor}[framework]
+    query, key, value = draw(2, 3, 4), draw(2, 7, 4), draw(2, 7, 4)
+
+    def call(number: float, lengths: list[int] | None, impl: str = "auto") -> np.ndarray:
+        score = getattr(anyscore, name)(make(np.float32(number)))
+        found = attention(query, key, value, score=score, valid_lens=lengths, impl=impl)
+        return np.asarray(found)
+
+    cases = [(number, lengths) for number in (1.0, 2.0) for lengths in (None, [7, 2])]
+    for number, lengths in cases:
+        for _ in range(3):
+            call(number, lengths)
+    for number, lengths in cases[::-1]:
+        expected = call(number, lengths, impl="reference")
+        np.testing.assert_allclose(call(number, lengths), expected, rtol=1e-5, atol=1e-6)

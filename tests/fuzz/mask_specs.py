@@ -75,7 +75,7 @@ def allowed(specs: list[Spec], lead: Shape, queries: int, keys: int) -> np.ndarr
 
 
 def _allowed(kind: str, fields: dict[str, Any], lead: Shape, queries: int, keys: int) -> Any:
-    j = np.arange(keys, dtype=np.longdouble)
+    j = np.arange(keys).astype(object)  # Python's integers: sums of 64 bits need 65
     if kind == "Lengths":
         return j < _per_query(fields["n"], lead)
     if kind == "Interval":
@@ -86,7 +86,7 @@ def _allowed(kind: str, fields: dict[str, Any], lead: Shape, queries: int, keys:
             keep = keep & (j < _per_query(fields["stop"], lead))
         return keep
     if kind in ("Window", "Causal"):
-        place = np.arange(queries, dtype=np.longdouble)[:, None]
+        place = np.arange(queries).astype(object)[:, None]
         if fields["align"] == "end":
             place = place + (keys - queries)
         if fields["offset"] is not None:
@@ -94,8 +94,8 @@ def _allowed(kind: str, fields: dict[str, Any], lead: Shape, queries: int, keys:
         left, right = (None, 0) if kind == "Causal" else (fields["left"], fields["right"])
         keep = np.ones((), bool)
         if left is not None:
-            keep = keep & (j >= place - np.longdouble(int(left)))
-        return keep if right is None else keep & (j <= place + np.longdouble(int(right)))
+            keep = keep & (j >= place - int(left))
+        return keep if right is None else keep & (j <= place + int(right))
     if kind not in KINDS:
         return oracle.allowed(Spec(kind, fields).build(np.asarray), lead, queries, keys)
     keep = np.asarray(fields["keep"])
@@ -111,8 +111,8 @@ def keys_of(x: np.ndarray) -> int:
 
 
 def _per_query(x: Any, lead: Shape) -> np.ndarray:
-    """Return numbers that broadcast to (*lead, T_q, 1), exact for 64-bit integers."""
-    x = np.asarray(x).astype(np.longdouble)
+    """Return numbers of Python that broadcast to (*lead, T_q, 1)."""
+    x = np.asarray(x).astype(object)
     if x.ndim == 1 and lead:
         x = x.reshape(-1, *(1,) * len(lead))
     elif x.ndim == 2 and len(lead) > 1:

@@ -161,6 +161,7 @@ class KnownCall:
         trivial = _trivial_lowering(score, f, query, key)
         self.is_trivial = trivial is not None
         self.lower = trivial or _lowering(arrays, f)
+        self.constants = f.pair.key, f.outer, f.scale
         self.layouts = arrays.layouts(query, key, value)
         self.layouts_of_score = arrays.layouts_of_score(score)
         empty = Factors(None, None, f.pair, scale=f.scale, outer=f.outer)
@@ -293,7 +294,7 @@ class RepeatedCalls:
         known = self.known.get(kind)
         if known is None:
             return None
-        arrays, computed = self.arrays, None
+        arrays, computed, constants = self.arrays, None, None
         packed = key.packed if type(key) is PreparedKeys else None
         try:
             seed = None if seed is None else int(seed)
@@ -305,8 +306,9 @@ class RepeatedCalls:
                     lowered = call.lower(score, query, key)
                 elif call.layouts_of_score != arrays.layouts_of_score(score):
                     continue
-                elif computed is None:
+                elif call.constants != constants:
                     lowered = computed = call.lower(score, query, key)
+                    constants = call.constants
                 else:
                     lowered = computed
                 bounds = call.bounds(query, lengths, mask)
