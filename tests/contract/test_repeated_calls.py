@@ -483,3 +483,20 @@ def test_numbers_in_arrays_and_lengths_in_turns(name: str, framework: str) -> No
     for number, lengths in cases[::-1]:
         expected = call(number, lengths, impl="reference")
         np.testing.assert_allclose(call(number, lengths), expected, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize("name", ["Euclidean", "Gaussian", "Laplace", "StudentT"])
+def test_prepared_keys_and_queries_without_keys_repeat_to_the_bit(name: str) -> None:
+    """What stands in queries without keys decides nothing of other queries' roundings."""
+    draw = Draw("torch", 0)
+    base, key, value = draw(1, 4, 17, 64), draw(1, 2, 15, 64), draw(1, 2, 15, 13)
+    lengths = torch.tensor([[3, 0, 15, 0, 7, 15, 15, 1, 2, 0, 0, 4, 5, 6, 7, 8, 15]])
+    score = getattr(anyscore, name)()
+    found = []
+    for _ in range(5):
+        query, keys = base.clone().requires_grad_(), key.clone().requires_grad_()
+        prepared = anyscore.prepare_keys(keys, score)
+        output = attention(query, prepared, value, score=score, valid_lens=lengths)
+        found.append([output, *torch.autograd.grad(output.sum(), (query, keys))])
+    for later in found[1:]:
+        assert all(torch.equal(x, y) for x, y in zip(later, found[0], strict=True))

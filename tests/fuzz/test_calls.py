@@ -140,7 +140,7 @@ def large(draw: st.DrawFn, framework: str) -> Call:
     } | {name: None for name in ("W_q", "W_k") if name in call.parameters}
     return dataclasses.replace(
         call, parameters=parameters, groups=1,
-        softcap=0.0 if ROWS[call.kind].outer else call.softcap,
+        softcap=0.0 if ROWS[call.kind].outer or call.function else call.softcap,
         query=(*lead, queries, 64), key=(*lead, keys, 64),
         value=(*lead, keys, 48), mask=[], valid_lens=None, poison=None, fill=None, prepared=False,
         beside=Beside(), exact=False,

@@ -22,7 +22,7 @@ from anyscore.score.outer import FORMULAS, FUNCTIONS, Outer
 from anyscore.score.pairs import ABSOLUTE, LEAKY_RELU, PRODUCT, SQUARED, pair_named
 from anyscore.score.scales import is_number
 
-_DECODE = 2
+STEP = 2
 """The most queries of a decoding step, as in csrc/scorers/scorer.h."""
 
 
@@ -89,7 +89,7 @@ def why_not_arrays(
 def is_step(f: Factors) -> bool:
     """Return whether a call has so few queries that kernels read keys as they are."""
     queries = f.a.shape[-2]
-    return isinstance(queries, int) and queries <= _DECODE
+    return isinstance(queries, int) and queries <= STEP
 
 
 _PARTS = {
