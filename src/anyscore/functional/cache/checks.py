@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from numbers import Real
 from typing import Any, NoReturn
+from weakref import WeakSet
 
 from anyscore import backends
 from anyscore.call.autocast import autocast
@@ -45,11 +46,14 @@ def scalar_fields_of(score: Score) -> str:
 
 
 def check_cache(cache: Any) -> None:
-    """Check the fields of a cache, of which a file may hold any.
+    """Check the fields of a cache, of which a file may hold any; once, but in compiled programs.
 
     Raises:
         TypeError, ValueError: a field is wrong, or does not fit the others.
     """
+    once = backends.repeats(cache.values) is not None
+    if once and cache in _CHECKED:
+        return
     values, length, query = cache.values, cache.length, cache.empty_query
     find_framework(**{"Cache.values": values})
     xp = backend_of(values)[0].xp
@@ -82,6 +86,12 @@ def check_cache(cache: Any) -> None:
         raise TypeError(f'Cache.scalar_fields is {got}, expected a text such as "sigma=1.0".')
     if cache.prepared is not None and not isinstance(cache.prepared, PreparedKeys):
         raise TypeError(f"Cache.prepared is {brief(cache.prepared)}, expected PreparedKeys.")
+    if once:
+        _CHECKED.add(cache)
+
+
+_CHECKED: WeakSet[Any] = WeakSet()
+"""Caches whose fields are right; fields are never assigned."""
 
 
 def check_score_of(score: Any, cache: Any, call: str) -> None:
