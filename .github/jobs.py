@@ -29,7 +29,7 @@ ALWAYS = "NumPy and the core"
 CONCERNS = (
     (r"docs/|[^/]*\.md$|tests/(docs|lab|plot|benchmarks|package)/", "laboratory and pages"),
     (r"tests/frameworks/ray/", "laboratory and pages"),
-    (r"tests/(contract|fuzz)/", ALWAYS),
+    (r"tests/(contract/|fuzz/test_)", ALWAYS),
     (r"tests/frameworks/(torch|hf)/", "PyTorch|kernels, interpreted"),
     (r"tests/frameworks/jax/", "JAX"),
     (r"tests/frameworks/(tensorflow|keras)/", "TensorFlow and Keras"),

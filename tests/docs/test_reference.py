@@ -43,7 +43,7 @@ CANNOT_FAIL = {
     *(f"anyscore.torch.{name}" for name in ("PointerKeys", "Decoded")),
     *(f"anyscore.score.{name}" for name in ("Factors", "Init", "Projection")),
     *("anyscore.Score.parameters", "anyscore.Recording.examples"),
-    *("anyscore.Cache.positions", "anyscore.Cache.capacity", "anyscore.Cache.keys"),
+    *("anyscore.Cache.capacity", "anyscore.Cache.keys"),
     "anyscore.torch.Attention.attention_weights",
     "anyscore.torch.Attention.reset_parameters",
     "anyscore.jax.Attention.numpy_parameters",

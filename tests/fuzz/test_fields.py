@@ -14,51 +14,11 @@ from anyscore import Pair
 from anyscore.score import Outer
 from anyscore.score.formula import formula_of
 from anyscore.score.pairs import _KNOWN
-from fuzz.fields import OBJECTS, VALUES, Tensor, Wrong, functions, sweep, value, wrongs
+from fuzz.fields import OBJECTS, VALUES, Wrong, functions, sweep, value, wrongs
 from fuzz.fuzzing import Effort
 from fuzz.hostile import is_announced
+from fuzz.refused import check, layer_of, tensor_of
 from fuzz.runners import NumPy
-
-Layer = Callable[..., Any]
-
-
-def check(wrong: Wrong, tensor: Tensor, layer: Layer) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("error")
-        try:
-            wrong.use(tensor, layer)
-        except Exception as error:
-            named = any(word in str(error) for word in wrong.words)
-            if not (is_announced(error) and named):
-                raise AssertionError(f"{wrong} raised {type(error).__name__}: {error}") from error
-
-
-def tensor_of(runner: NumPy) -> Tensor:
-    return lambda x: runner.tensor(x, str(x.dtype))
-
-
-def layer_of(runner: NumPy) -> Layer:
-    """Return the layers of a framework; of NumPy and TensorFlow, which have none, nothing."""
-    if runner.name == "torch":
-        from anyscore.torch import Attention
-
-        return Attention
-    if runner.name == "jax":
-        import jax
-
-        import anyscore.jax
-
-        def make(score: Any, **options: Any) -> Any:
-            made = anyscore.jax.Attention(score, **options)
-
-            def call(*tokens: Any, **given: Any) -> Any:
-                shown = [getattr(x, "key", x) for x in tokens]  # prepared keys
-                return made.apply(made.init(jax.random.key(0), *shown), *tokens, **given)
-
-            return call
-
-        return make
-    return lambda *args, **options: lambda *args, **options: None
 
 
 def test_one_field(runner: NumPy) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from fuzz.fields import sweep
 from fuzz.frameworks import Jax
-from fuzz.test_fields import check, layer_of, tensor_of
+from fuzz.refused import check, layer_of, tensor_of
 from helpers.leaks import ENTRIES, Drawn, run
 
 SHARE = 12

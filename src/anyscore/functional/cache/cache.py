@@ -185,7 +185,11 @@ class Cache(Restored):
         return Causal(offset=self.length - queries)
 
     def positions(self) -> Array:
-        """Return the position of the token in each row (capacity,); < 0 for an empty row."""
+        """Return the position of the token in each row (capacity,); < 0 for an empty row.
+
+        Raises:
+            TypeError, ValueError: A field of the cache is wrong.
+        """
         check_cache(self)
         return self._positions(0).positions()
 
