@@ -299,7 +299,7 @@ LAPLACE = {"score": Laplace(2.0)}
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"across": "other"}, r'the axis "other", which is no axis here: .* inside jax.shard_map'),
+        ({"across": "other"}, r"the axis 'other', which is no axis here: .* inside jax.shard_map"),
         ({"across": Contiguous(3)}, "a layout is over 3, expected the name of an axis"),
         ({"across": Uneven("cp", [2, 10, 10, 10])}, "Uneven gives 4 ranks pieces of different len"),
         ({"across": Zigzag("cp", 30)}, "Zigzag gives 4 ranks pieces of different lengths. In JAX"),
