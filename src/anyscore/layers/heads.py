@@ -87,7 +87,8 @@ class HeadSizes:
         def projected(x: Any, name: str) -> Any:
             if isinstance(x, PreparedKeys):
                 return x
-            self._check_width(xp.shape(x)[-1], name)
+            if (width := x.shape[-1]) != self.linears[name][1]:
+                self._check_width(width, name)
             return self.split(xp, project(x, name), name)
 
         q, k, v = projected(queries, "W_q"), projected(keys, "W_k"), projected(values, "W_v")
@@ -117,13 +118,13 @@ class HeadSizes:
         return xp.swapaxes(xp.reshape(x, (*lead, heads, head)), -3, -2)
 
     def _check_width(self, width: Any, name: str) -> None:
-        """Check the width of an input of the projection `name`; symbolic widths are not checked.
+        """Refuse another width of an input of the projection `name`, unless it is symbolic.
 
         Raises:
             ValueError: the width is another one.
         """
         expected = self.linears[name][1]
-        if isinstance(width, int) and width != expected:
+        if isinstance(width, int):
             tokens = {"W_q": "queries", "W_k": "keys", "W_v": "values"}[name]
             size = name.replace("W", "d")
             raise ValueError(
