@@ -438,7 +438,7 @@ REPEATED: dict[type, RepeatedCalls] = {}
 
 
 def _is_padded(score: Any, query: Array, key: Any, lowered: Lowered, pair: Any) -> bool:
-    """Return whether padding reaches no gradient of the parameters of a score.
+    """Return whether padding reaches no gradient of the parameters of a score. pair: its key.
 
     The gradients of factors of padding are 0. They stay 0 in sums over tokens if there are none, or
     if these sum products of finite numbers. Layouts that are not contiguous would sum in another

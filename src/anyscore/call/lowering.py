@@ -204,8 +204,8 @@ def lower_mask(
     shard = None if sharded is None else sharded.query_positions(xp, query)
     context = MaskContext(xp, query, sizes.lead, sizes.queries, sizes.keys, shard=shard)
     both = combine(mask, valid_lens)
-    of_ranks = valid_lens is None and hasattr(mask, "placements")
-    if both is not None and hasattr(query, "placements") and not of_ranks:
+    is_dtensor = valid_lens is None and hasattr(mask, "placements")
+    if both is not None and hasattr(query, "placements") and not is_dtensor:
         raise TypeError(
             "query is a DTensor, and its mask is not: pass x.to_local(), or a boolean DTensor "
             "as mask=."

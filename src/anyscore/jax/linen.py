@@ -68,10 +68,10 @@ class Module(nn.Module, kw_only=True):
         Returns:
             A mapping from names, common to all frameworks, to arrays.
         """
-        found: dict[str, np.ndarray[Any, Any]] = self._layer().numpy_parameters(
+        arrays: dict[str, np.ndarray[Any, Any]] = self._layer().numpy_parameters(
             _flat(variables.get("params", {}))
         )
-        return found
+        return arrays
 
     def load_numpy_parameters(self, arrays: Mapping[str, Any]) -> dict[str, Any]:
         """Return variables from arrays of `numpy_parameters` of a layer of any framework.

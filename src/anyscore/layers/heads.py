@@ -17,7 +17,7 @@ from anyscore.layers.parameters import AnyScore, is_named
 from anyscore.masks.lowered import zero_unread
 from anyscore.masks.objects import BooleanMask, Mask, parts
 from anyscore.ops import Array, Ops, framework
-from anyscore.ops.checks import check_size, check_tensors
+from anyscore.ops.checks import check_size, check_tensors, widths
 from anyscore.score.base import Init
 
 Project: TypeAlias = Callable[[Array, str], Array]
@@ -176,16 +176,10 @@ class QKVSizes:
         Raises:
             ValueError: x has fewer than two axes.
         """
-        check_rank_of_tokens(xp.shape(x))
+        widths(x=x)
         y, cuts = project(x, "qkv"), pairwise(accumulate(self.widths, initial=0))
         output = attention(*(y[..., start:stop] for start, stop in cuts))
         return project(output, "W_o") if "W_o" in self.linears else output
-
-
-def check_rank_of_tokens(shape: tuple[Any, ...]) -> None:
-    """Raise ValueError if x has fewer than two axes."""
-    if len(shape) < 2:
-        raise ValueError(f"x has shape {shape}, expected (..., tokens, width).")
 
 
 def inner_sizes(sizes: HeadSizes | QKVSizes, score: AnyScore, sink: Any) -> dict[str, Any]:

@@ -224,11 +224,12 @@ def widths(**tokens: Array) -> list[Any]:
     """Return the size of the last axis of each tensor, for a layer that has checked nothing yet.
 
     Raises:
-        ValueError: a tensor has no axis.
+        ValueError: a tensor has fewer than two axes.
     """
     for name, x in tokens.items():
-        if not len(x.shape):
-            raise ValueError(f"{name} has shape (), expected (..., tokens, width): rank ≥ 2.")
+        if len(x.shape) < 2:
+            shape = tuple(x.shape)
+            raise ValueError(f"{name} has shape {shape}, expected (..., tokens, width): rank ≥ 2.")
     return [x.shape[-1] for x in tokens.values()]
 
 

@@ -16,7 +16,6 @@ from anyscore.layers.heads import (
     HeadSizes,
     QKVSizes,
     check_projected_across,
-    check_rank_of_tokens,
     complete,
     mask_inputs,
     merge,
@@ -25,7 +24,7 @@ from anyscore.layers.last_weights import Chosen, select
 from anyscore.layers.parameters import AnyScore
 from anyscore.layers.texts import with_texts
 from anyscore.ops import load
-from anyscore.ops.checks import brief, check_integers
+from anyscore.ops.checks import brief, check_integers, widths
 from anyscore.torch.layer import check_inputs
 from anyscore.torch.projecting import Projecting
 from anyscore.torch.torch_mha import NOT_FUSED, native_masks, with_floats
@@ -100,7 +99,7 @@ class SelfAttention(Projecting):
             TypeError, ValueError: As `anyscore.attention`.
         """
         check_projected_across(across)
-        check_rank_of_tokens(tuple(x.shape))
+        widths(x=x)
         queries, keys, values = self.qkv(x).split(self._sizes.widths, dim=-1)
         options = {"mask": mask, "bias": bias, "bias_after": bias_after, "across": across}
         output = self.attention(queries, keys, values, valid_lens, **options)

@@ -13,6 +13,7 @@ from anyscore.lab.data.pairs import Example, Reader
 from anyscore.lab.data.tokenisers import LEARNT_FROM, Tokeniser
 from anyscore.lab.data.tokens import token_noun
 from anyscore.lab.phrases import counted
+from anyscore.lab.verdict.convergence import more_reach
 
 _MEASURED = 10_000  # examples whose lengths are taken
 _PARTS = {"valid": "validation", "test": "test"}
@@ -179,7 +180,7 @@ def summary_lines(
         items = parts["test"] - (too_long or {}).get("test", 0)
         lines.append(
             f"{out_of_reach:,} of {counted(items, 'test item')} cannot be answered: each answer "
-            f"holds a token that training lacks{_more_reach(lengths['target']['unit'])}"
+            f"holds a token that training lacks{more_reach(lengths['target']['unit'], '; ')}"
         )
     if summary["files"]:
         first = summary["files"][0]
@@ -189,11 +190,6 @@ def summary_lines(
             + (f", and {counted(more, 'more file')}" if more else "")
         )
     return lines
-
-
-def _more_reach(unit: str) -> str:
-    """Name the option with which a model writes words that training lacks."""
-    return "; --unit bpe makes words of their parts" if unit == "word" else ""
 
 
 def _lengths_line(side: str, lengths: Mapping[str, Any]) -> str:

@@ -73,11 +73,15 @@ def ceiling(out_of_reach: int, task: Mapping[str, Any]) -> str | None:
     items = task.get("test") or 0
     if out_of_reach <= _LITTLE * items:
         return None
-    way_out = ". --unit bpe makes words of their parts." if task.get("unit") == "word" else "."
     return (
         f"No model can be right for {out_of_reach:,} of {counted(items, 'test item')}: their "
-        f"answers hold a token that training lacks{way_out}"
+        f"answers hold a token that training lacks{more_reach(task.get('unit', ''), '. ')}."
     )
+
+
+def more_reach(unit: str, separator: str) -> str:
+    """Name the option with which a model writes words that training lacks, if it reads by words."""
+    return f"{separator}--unit bpe makes words of their parts" if unit == "word" else ""
 
 
 def no_recommendation(warnings: Sequence[str]) -> str:

@@ -116,10 +116,14 @@ def judge(
         "standings" (best first), "differences" (of all pairs, in the order of the standings),
         "warnings", "recommendation", "sentences".
     """
-    remarks = _remarks(trials, measure)
+    tables, remarks = _tables(trials, measure), []
     if _beyond(trials, measure):
+        remarks.append(_contradicted(measure))
         measure = replace(measure, bounded=False, matters=None)
-    tables = _tables(trials, measure)
+    if _ignores_seeds(tables):
+        remarks.append(
+            "Every seed gave the same results: pass the seed to all that is random in training."
+        )
     standings = sorted(
         (_standing(score, table, level, measure) for score, table in tables.items()),
         key=lambda s: (-s["mean"], s["score"]),
@@ -209,21 +213,17 @@ def _beyond(trials: Sequence[Finished], measure: Measure) -> bool:
     return any(np.ptp(np.array(x), axis=0).max(initial=0.0) > measure.span for x in by_size)
 
 
-def _remarks(trials: Sequence[Finished], measure: Measure) -> list[str]:
-    """Return sentences on results that contradict the measure, or do not depend on the seed."""
-    remarks = []
-    if _beyond(trials, measure):
-        said = "between 0 and 1" if measure.bounded else f"a span of {measure.span:g} points"
-        remarks.append(
-            f"Results do not fit {said}, so that no scores are called equal: say scale= and span=."
-        )
-    tables = [list(table.values()) for table in _tables(trials, measure).values()]
-    same = all(len(x) > 1 and all(np.array_equal(x[0], y) for y in x) for x in tables)
-    if same and any(np.ptp(x[0]) > 0 for x in tables):
-        remarks.append(
-            "Every seed gave the same results: pass the seed to all that is random in training."
-        )
-    return remarks
+def _contradicted(measure: Measure) -> str:
+    """Return a sentence on results that contradict the span."""
+    span = "between 0 and 1" if measure.bounded else f"a span of {measure.span:g} points"
+    return f"Results do not fit {span}, so that no scores are called equal: say scale= and span=."
+
+
+def _ignores_seeds(tables: Mapping[str, Mapping[int, Values]]) -> bool:
+    """Return whether results differ between items, but not between seeds."""
+    by_score = [list(table.values()) for table in tables.values()]
+    same = all(len(x) > 1 and all(np.array_equal(x[0], y) for y in x) for x in by_score)
+    return same and any(np.ptp(x[0]) > 0 for x in by_score)
 
 
 def _decimals(measure: Measure, margins: Sequence[float]) -> int:
