@@ -112,6 +112,17 @@ struct AttendedColumns {
     }
 };
 
+// Returns whether query i of a block attends any key.
+inline bool attends_any(const Tile& tile, int i) {
+    const Mask& mask = tile.call.mask;
+    const Size from = tile.bounds.start[i], to = tile.bounds.stop[i];
+    if (!mask.data || to <= from) return to > from;
+    const bool* row = mask.data + mask.at[tile.problem] + (tile.first_query + i) * mask.row;
+    for (Size j = from; j < to; j++)
+        if (row[j * mask.column]) return true;
+    return false;
+}
+
 // Returns the number of keys that query i of a block attends.
 inline Size attended_keys(const Tile& tile, int i) {
     const Mask& mask = tile.call.mask;

@@ -49,10 +49,17 @@ protected:
           workspace(arena.take<T>(Scorer::panel_size(padded, true) * (TILE / L) + 2 * padded)), bias(arena.take<T>(TILE)),
           row(arena.take<T>(TILE)) {}
 
+    // Reads the queries of a tile. A query without keys reads as 0: a scorer chooses one form for all of them.
     void read_queries(const Tile& tile) {
         const Call& call = tile.call;
         query = find_tile(tile.queries_of(call.a, call.width), padded, Scorer::limit(), query_copy, irregular_query,
                           any_irregular_query);
+        for (int i = 0; i < tile.queries; i++) {
+            if (attends_any(tile, i)) continue;
+            if (query != query_copy) std::memcpy(query_copy, query, tile.queries * padded * sizeof(T));
+            query = query_copy;
+            zero(query_copy + i * padded, padded);
+        }
         if (weight.has_nonfinite)
             for (int i = 0; i < tile.queries; i++) irregular_query[i] = true;
         any_irregular_query |= weight.has_nonfinite;

@@ -485,18 +485,25 @@ def test_numbers_in_arrays_and_lengths_in_turns(name: str, framework: str) -> No
         np.testing.assert_allclose(call(number, lengths), expected, rtol=1e-5, atol=1e-6)
 
 
-@pytest.mark.parametrize("name", ["Euclidean", "Gaussian", "Laplace", "StudentT"])
-def test_prepared_keys_and_queries_without_keys_repeat_to_the_bit(name: str) -> None:
+@pytest.mark.parametrize("masks", ["lengths", "booleans"])
+@pytest.mark.parametrize("prepared", [True, False])
+@pytest.mark.parametrize("name", ["Euclidean", "Gaussian", "Laplace", "StudentT", "Additive"])
+def test_queries_without_keys_repeat_to_the_bit(name: str, prepared: bool, masks: str) -> None:
     """What stands in queries without keys decides nothing of other queries' roundings."""
+    forget()
     draw = Draw("torch", 0)
     base, key, value = draw(1, 4, 17, 64), draw(1, 2, 15, 64), draw(1, 2, 15, 13)
+    base[:, :, [1, 3]] *= 8
     lengths = torch.tensor([[3, 0, 15, 0, 7, 15, 15, 1, 2, 0, 0, 4, 5, 6, 7, 8, 15]])
-    score = getattr(anyscore, name)()
+    keep = torch.arange(15) < lengths[..., None]
+    mask = {"valid_lens": lengths} if masks == "lengths" else {"mask": keep}
+    arguments = (None, None, draw(64)) if name == "Additive" else ()
+    score = getattr(anyscore, name)(*arguments)
     found = []
     for _ in range(5):
         query, keys = base.clone().requires_grad_(), key.clone().requires_grad_()
-        prepared = anyscore.prepare_keys(keys, score)
-        output = attention(query, prepared, value, score=score, valid_lens=lengths)
+        used = anyscore.prepare_keys(keys, score) if prepared else keys
+        output = attention(query, used, value, score=score, **mask)
         found.append([output, *torch.autograd.grad(output.sum(), (query, keys))])
     for later in found[1:]:
         assert all(torch.equal(x, y) for x, y in zip(later, found[0], strict=True))

@@ -68,6 +68,13 @@ class Call:
             given.append(Spec("Lengths", {"n": self.valid_lens}))
         return allowed(given, self.lead, self.query[-2], self.key[-2])
 
+    @property
+    def has_gaps(self) -> bool:
+        """Return whether a key that no query attends is before one that some query attends."""
+        used = used_rows({"key": self.key}, self.lead, self.keep)["key"]
+        later = np.logical_or.accumulate(used[..., ::-1], axis=-1)[..., ::-1]
+        return bool((later & ~used).any())
+
     def problem(self) -> Problem:
         """Return the call in numbers."""
         rng = np.random.default_rng(self.numbers)

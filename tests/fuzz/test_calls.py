@@ -36,8 +36,12 @@ def check(runner: NumPy, call: Call) -> None:
     for impl, one in found.items():
         judge(call, problem, answer, one, impl)
     for _ in range(2):  # from the third call on the core repeats known calls
-        differs = runner.run(call, problem, "auto").same_bits(found["auto"])
-        assert differs is None, f"{differs} differs from run to run"
+        again = runner.run(call, problem, "auto")
+        judge(call, problem, answer, again, "auto")
+        differs = again.same_bits(found["auto"])
+        # First calls with gradients zero keys in gaps, and those have a part in roundings.
+        zeroes = call.derivatives and call.has_gaps
+        assert differs is None or zeroes, f"{differs} differs from run to run"
     if call.fill is not None and not math.isfinite(call.fill):
         other = dataclasses.replace(call, fill=math.nan if math.isinf(call.fill) else math.inf)
         for impl, one in found.items():

@@ -15,7 +15,7 @@ from numbers import Real
 from operator import attrgetter
 from typing import Any, TypeAlias, cast
 
-from anyscore.backends.record import STEP, keeps_scores, operands_of
+from anyscore.backends.record import keeps_scores, operands_of
 from anyscore.call.backend import Backend, Implementation, choose
 from anyscore.call.lowering import lower_mask
 from anyscore.call.operands import Operands
@@ -28,7 +28,6 @@ from anyscore.ops import Array
 from anyscore.score import SCORES
 from anyscore.score.base import Projection, Score
 from anyscore.score.factors import Factors
-from anyscore.score.pairs import SQUARED
 
 MAX_CALLS, MAX_KINDS = 8, 64
 """The most known calls of one kind, of which the latest stay; and the most kinds, sizes seen, or
@@ -323,8 +322,7 @@ class RepeatedCalls:
                     operands = a, b, weight, key_bias, value, packed, start, stop, allowed, seed
                     output = call.core.infer(operands, arrays.thread_count())
                 elif arrays.train is None or (
-                    not (lengths is mask is None)
-                    and not _is_padded(score, query, key, lowered, call.constants[0])
+                    not (lengths is mask is None) and not _is_padded(score, query, key, lowered)
                 ):
                     return None
                 else:
@@ -437,8 +435,8 @@ REPEATED: dict[type, RepeatedCalls] = {}
 """The repeated calls of functions by the type of the query; a backend adds its own when loaded."""
 
 
-def _is_padded(score: Any, query: Array, key: Any, lowered: Lowered, pair: Any) -> bool:
-    """Return whether padding reaches no gradient of the parameters of a score. pair: its key.
+def _is_padded(score: Any, query: Array, key: Any, lowered: Lowered) -> bool:
+    """Return whether padding reaches no gradient of the parameters of a score.
 
     The gradients of factors of padding are 0. They stay 0 in sums over tokens if there are none, or
     if these sum products of finite numbers. Layouts that are not contiguous would sum in another
@@ -447,7 +445,6 @@ def _is_padded(score: Any, query: Array, key: Any, lowered: Lowered, pair: Any) 
     a, b, _, key_bias = lowered
     is_prepared = type(key) is PreparedKeys
     if a is query and (b is key or is_prepared) and key_bias is None:
-        # Beside prepared keys, a bound on all queries decides whether squares are split.
-        return not is_prepared or pair != SQUARED.key or query.shape[-2] <= STEP
+        return True
     tokens = (query,) if is_prepared else (query, key)
     return bool(score.linears) and all(x.is_contiguous() and cpu.is_finite(x) for x in tokens)

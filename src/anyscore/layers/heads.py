@@ -27,8 +27,8 @@ Project: TypeAlias = Callable[[Array, str], Array]
 class HeadSizes:
     """The sizes of a multi-head layer, checked.
 
-    linears: name of a projection → shape (outputs, inputs) of its weight. output_width: width of
-    the output. score: the sizes as arguments of the layer's `ScoreSpec`.
+    head: width of a head. linears: name of a projection → shape (outputs, inputs) of its weight.
+    output_width: width of the output. score: the sizes as arguments of the layer's `ScoreSpec`.
 
     Raises:
         TypeError, ValueError: sizes that are no integers ≥ 1, or heads that do not divide.
@@ -54,8 +54,8 @@ class HeadSizes:
                 f"n_heads={n_heads} must divide embedding_size={embedding_size}, and "
                 f"kv_heads={kv_heads} must divide n_heads."
             )
-        head = embedding_size // n_heads
         self.n_heads, self.kv_heads = n_heads, kv_heads
+        self.head = head = embedding_size // n_heads
         self.output_width = output_width or embedding_size
         self.linears = {
             "W_q": (n_heads * head, d_q or embedding_size),
@@ -92,7 +92,7 @@ class HeadSizes:
             return self.split(xp, project(x, name), name)
 
         q, k, v = projected(queries, "W_q"), projected(keys, "W_k"), projected(values, "W_v")
-        self._check_shares(xp, q, k, v)
+        self._check_shares(q, k, v)
         output = merge(xp, attention(q, k, v))
         return project(output, "W_o") if "W_o" in self.linears else output
 
@@ -106,8 +106,7 @@ class HeadSizes:
             ValueError: the width is that of no heads.
         """
         *lead, width = xp.shape(x)
-        heads = self.n_heads if name == "W_q" else self.kv_heads
-        head = self.linears[name][0] // heads
+        heads, head = self.n_heads if name == "W_q" else self.kv_heads, self.head
         if width != heads * head:
             if not width or width % head:
                 raise ValueError(
@@ -131,14 +130,15 @@ class HeadSizes:
                 f"{tokens} have width {width}, expected {expected}: give the layer {size}={width}."
             )
 
-    def _check_shares(self, xp: Ops, q: Array, k: Any, v: Array) -> None:
+    def _check_shares(self, q: Array, k: Any, v: Array) -> None:
         """Check that queries, keys and values have the same share of the heads.
 
         Raises:
             ValueError: the shares differ.
         """
-        here = [xp.shape(x.key if isinstance(x, PreparedKeys) else x)[-3] for x in (q, k, v)]
-        full = [self.n_heads, self.kv_heads, self.kv_heads]
+        k = k.key if isinstance(k, PreparedKeys) else k
+        here = q.shape[-3], k.shape[-3], v.shape[-3]
+        full = self.n_heads, self.kv_heads, self.kv_heads
         if here != full and any(
             n * full[0] != here[0] * m for n, m in zip(here, full, strict=True)
         ):

@@ -179,8 +179,9 @@ class ScoreSpec:
         Raises:
             ValueError: a width is another one.
         """
-        self._width("d_q", d_q)
-        self._width("d_k", d_k)
+        if (d_q, d_k) != (self.d_q, self.d_k):
+            self._width("d_q", d_q)
+            self._width("d_k", d_k)
 
     def _width(self, name: str, width: int | None) -> int:
         """Return the width of a call; the width of the layer if None. The two must agree."""

@@ -207,7 +207,7 @@ def factors_of(xp: Ops, score: Score, query: Array, key: Array) -> Factors:
             f"{type(score).__name__}.lower returned {got}, expected Factors of tensors and a Pair."
         )
     for x, token in ((f.a, query), (f.b, key)):
-        if x is not token and framework(x) is None:
+        if type(x) is not type(token) and framework(x) is None:
             raise TypeError(
                 f"{type(score).__name__}.lower returned Factors of {brief(x)}, expected tensors."
             )

@@ -11,6 +11,7 @@ from anyscore.call.lowering import combine
 from anyscore.call.prepared import PreparedKeys
 from anyscore.functional.attention import attention, plan
 from anyscore.functional.cache.checks import (
+    CHECKED,
     backend_of,
     check_beams,
     check_bias,
@@ -115,7 +116,8 @@ class Cache(Restored):
         before = self._known(key)
         if before is not None and before.append(self, key, value, score):
             return self
-        check_cache(self)
+        if before is None or self not in CHECKED:
+            check_cache(self)
         find_framework(cache=self.values, key=key)
         f, value = lower_tokens(key, value, score, self.empty_query, self.values)
         backend, buffers = backend_of(self.values)

@@ -52,7 +52,7 @@ def check_cache(cache: Any) -> None:
         TypeError, ValueError: a field is wrong, or does not fit the others.
     """
     once = backends.repeats(cache.values) is not None
-    if once and cache in _CHECKED:
+    if once and cache in CHECKED:
         return
     values, length, query = cache.values, cache.length, cache.empty_query
     find_framework(**{"Cache.values": values})
@@ -87,10 +87,10 @@ def check_cache(cache: Any) -> None:
     if cache.prepared is not None and not isinstance(cache.prepared, PreparedKeys):
         raise TypeError(f"Cache.prepared is {brief(cache.prepared)}, expected PreparedKeys.")
     if once:
-        _CHECKED.add(cache)
+        CHECKED.add(cache)
 
 
-_CHECKED: WeakSet[Any] = WeakSet()
+CHECKED: WeakSet[Any] = WeakSet()
 """Caches whose fields are right; fields are never assigned."""
 
 

@@ -268,7 +268,8 @@ _FILLED: dict[Any, Callable[..., Any]] = {
 
 def _binary(function: Any, swapped: bool) -> Any:
     def record(self: Scalar, other: Any) -> Any:
-        return _record(function, (other, self) if swapped else (self, other), {})
+        args = (_values(other), self._value) if swapped else (self._value, _values(other))
+        return Scalar(Traced("", function, args))
 
     return record
 
