@@ -26,6 +26,7 @@ def test_objects_of_the_caller_die(framework: str, entry: str) -> None:
     run({entry: ENTRIES[entry]}, calls(framework, 20), watch=True)
 
 
+@pytest.mark.weekly
 @frameworks
 def test_python_keeps_nothing(framework: str) -> None:
     assert traced_growth(ENTRIES, calls(framework, 300)) < LEAK

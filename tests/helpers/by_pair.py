@@ -1,4 +1,4 @@
-"""Tests that ask the same of every score: one score of each pair each day, the others weekly."""
+"""Parameters of each day and of each week; of scores, one of each pair is daily."""
 
 from __future__ import annotations
 
@@ -40,3 +40,8 @@ def by_pair(
         return value._replace(marks=[*value.marks, pytest.mark.weekly]) if weekly else value
 
     return pytest.mark.parametrize(arguments, [parameter(x) for x in values], **options)
+
+
+def also_weekly(*values: Any) -> list[Any]:
+    """Return parameters of a test that run each week; others of the test run each day."""
+    return [pytest.param(value, marks=pytest.mark.weekly) for value in values]

@@ -130,6 +130,7 @@ def test_objects_of_the_caller_die(entry: str) -> None:
     run({entry: ENTRIES[entry]}, calls(20), watch=True)
 
 
+@pytest.mark.weekly
 def test_python_keeps_nothing() -> None:
     assert traced_growth(ENTRIES, calls(200)) < LEAK
 

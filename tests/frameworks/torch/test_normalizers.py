@@ -12,6 +12,7 @@ from torch.utils.checkpoint import checkpoint
 
 from anyscore import Sigmoid, plan
 from anyscore.torch import SelfAttention
+from helpers.by_pair import also_weekly
 from helpers.normalizing import ARRAYS, LENGTHS, NORMALIZERS, call, near
 from helpers.transformed import WARNINGS
 
@@ -53,7 +54,7 @@ def test_vmap_and_forward_mode(normalizer: str) -> None:
 
 
 @pytest.mark.slow
-@each
+@pytest.mark.parametrize("normalizer", ["entmax15", *also_weekly("sparsemax", "sigmoid")])
 def test_compiled(normalizer: str) -> None:
     lengths = torch.as_tensor(LENGTHS)
 

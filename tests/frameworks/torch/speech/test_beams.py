@@ -16,7 +16,7 @@ from anyscore.score import SCORES, Factors
 from anyscore.score.pairs import PRODUCT
 from anyscore.torch import ForwardAttention, LocationSensitive, MoChA, MonotonicAttention
 from frameworks.torch.speech.plain_speech import D_K, D_Q, HIDDEN, SIZES, drawn
-from helpers.by_pair import by_pair
+from helpers.by_pair import also_weekly, by_pair
 
 BEAMS, STEPS, KEYS, D_V = 4, 4, 9, 3
 ORDERS = [1, 1, 3, 0], [2, 0, 0, 3], [3, 1, 2, 2]
@@ -310,7 +310,7 @@ def test_wrong_masks_of_one_step(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute")
-@pytest.mark.parametrize("name", ["forward", "forward, location", "mocha"])
+@pytest.mark.parametrize("name", ["forward, location", *also_weekly("forward", "mocha")])
 def test_a_search_is_compiled(name: str) -> None:
     """Compiled steps reorder states, and obey replaced weights and masks."""
     layer, queries, keys, values = made(name)

@@ -19,6 +19,7 @@ from anyscore.torch import (
 )
 from frameworks.torch.speech.plain_speech import D_K, D_Q, HIDDEN, SIZES, drawn
 from helpers import machine
+from helpers.by_pair import also_weekly
 
 pytestmark = pytest.mark.sample
 
@@ -167,7 +168,7 @@ def test_autocast_gives_its_dtype(name: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.filterwarnings("ignore::DeprecationWarning", "ignore:The .grad attribute")
-@pytest.mark.parametrize("name", ["location", "mocha", "forward, location"])
+@pytest.mark.parametrize("name", ["location", *also_weekly("mocha", "forward, location")])
 def test_steps_with_gradients_are_compiled(name: str) -> None:
     layer, queries, keys = made(name)
 
