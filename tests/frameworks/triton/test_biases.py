@@ -14,6 +14,7 @@ from anyscore.kernels.triton import attention as triton
 from anyscore.kernels.triton import call, pairs
 from anyscore.ops import load
 from helpers.budget import assert_within_budget
+from helpers.by_pair import also_weekly
 from helpers.oracle import numbers
 
 BATCH, GROUPS, WIDTH, D_V = 2, 2, 5, 3
@@ -64,7 +65,7 @@ def defined(x: Operands, s: Settings, upstream: Results, dtype: str) -> list[Ten
     return [*(y.detach() for y in found), *torch.autograd.grad(total, leaves)]
 
 
-@pytest.mark.parametrize("bands", [False, True])
+@pytest.mark.parametrize("bands", [True, *also_weekly(False)])
 @pytest.mark.parametrize(("name", "heads", "queries", "shape", "outer", "diagonal", "after"), CASES)
 def test_values_and_gradients(
     name: str, heads: int, queries: int, shape: tuple[int, ...], outer: str, diagonal: bool,

@@ -30,6 +30,7 @@ from anyscore.kernels import cpu
 from anyscore.kernels.triton import attention as triton
 from anyscore.kernels.triton import pairs
 from helpers import far_rows
+from helpers.by_pair import also_weekly
 from helpers.samples import normal
 
 pytestmark = pytest.mark.sample
@@ -128,7 +129,7 @@ def test_operators_check_out() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("name", ["Additive", "Trilinear"])
+@pytest.mark.parametrize("name", ["Trilinear", *also_weekly("Additive")])
 def test_first_and_second_derivatives(name: str) -> None:
     xs = [x.detach()[..., :7, :].clone().requires_grad_() for x in tensors(torch.float64)[:3]]
     w = [x.detach().clone().requires_grad_() for x in tensors(torch.float64)[3:]]
