@@ -16,7 +16,7 @@ export TIMEFORMAT := %1R s, of processors %1U + %1S s
 SAMPLE := sample and not slow and not weekly
 DAILY := not weekly
 # BEYOND=sample leaves out what `make test` runs: continuous integration calls that first.
-# A process for each framework, which is slow to import, with the longest tests first.
+# A process for each framework, which is slow to import. The longest come first, and early those that wait the most.
 EACH := $(MAKE) --no-print-directory --keep-going --jobs=$(JOBS) --output-sync=target
 RUN := $(BIN)/pytest --durations=5
 PYTEST := $(RUN) -m "$(SHARE)$(if $(BEYOND), and (slow or not sample))"
@@ -30,8 +30,8 @@ INTERPRETED := $(WITH_TRITON) TRITON_INTERPRET=1
 LAB := tests/lab tests/benchmarks tests/package tests/plot src/anyscore/lab
 KERAS := keras-tensorflow keras-jax keras-torch
 QUICK := $(addprefix sample-,contract triton torch core lab tensorflow jax)
-TARGETS := contract lab torch compare jax triton pallas site page-examples triton-torch mxnet isas tensorflow \
-	$(KERAS) torch-exports ray triton-oldest
+TARGETS := contract ray lab torch compare jax triton pallas site page-examples triton-torch mxnet isas tensorflow \
+	$(KERAS) torch-exports triton-oldest
 # Results of one framework may come in parts: JAX takes an hour.
 PARITY := numpy torch tensorflow mxnet jax-float64 jax-float32 jax-float16 jax-bfloat16
 WITH_PARITY := PYTHONPATH=tests:tests/docs

@@ -31,7 +31,7 @@ from anyscore.kernels import cpu
 from anyscore.score.factors import Factors
 from anyscore.score.pairs import TANH, Pair
 from helpers import machine
-from helpers.by_pair import by_pair
+from helpers.by_pair import also_weekly, by_pair
 from helpers.hang import HANG
 from helpers.samples import NAMES, make_score, normal
 from helpers.table_scores import ROWS
@@ -243,7 +243,7 @@ def test_forward_mode() -> None:
 
 @pytest.mark.slow
 @needs_core
-@pytest.mark.parametrize("mask", [Lengths(4), Causal("end")])
+@pytest.mark.parametrize("mask", [Lengths(4), *also_weekly(Causal("end"))])
 def test_compiled_forward_mode_is_not_silently_wrong(mask: Any) -> None:
     q, k, v = (torch.tensor(normal(B, t, D)) for t in (T_Q, T_K, T_K))
 

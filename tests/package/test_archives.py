@@ -18,6 +18,7 @@ from pathlib import Path
 import pytest
 
 from helpers import machine
+from helpers.by_pair import also_weekly
 from package.wheels import PIP, ROOT, SMOKE, backend, installed, run, sources, wheel_of
 
 pytestmark = machine.needs_core
@@ -145,7 +146,7 @@ def wheel(archive: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-@pytest.mark.parametrize("packages", [("numpy",), ("numpy", "jax")])
+@pytest.mark.parametrize("packages", [("numpy", "jax"), *also_weekly(("numpy",))])
 def test_a_wheel_is_built_from_the_archive_alone(
     wheel: Path, tmp_path: Path, packages: tuple[str, ...]
 ) -> None:

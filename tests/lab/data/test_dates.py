@@ -45,6 +45,7 @@ def test_same_seed_same_dates() -> None:
     assert dates.make_dates(4, languages=40, pairs=1000) != SAMPLE
 
 
+@pytest.mark.weekly
 def test_same_dates_whatever_babel_was_asked_before() -> None:
     """Dates do not depend on inherited names that Babel kept and gives to other locales."""
     code = """if True:

@@ -112,6 +112,7 @@ def wait_until_it_trains(process: subprocess.Popen[str]) -> None:
     time.sleep(1)
 
 
+@pytest.mark.weekly
 @pytest.mark.skipif(sys.platform != "linux", reason="asks Linux for the processes")
 def test_ctrl_c_ends_all_processes_with_a_report(arguments: list[str], tmp_path: Path) -> None:
     process = subprocess.Popen(
@@ -128,6 +129,7 @@ def test_ctrl_c_ends_all_processes_with_a_report(arguments: list[str], tmp_path:
     assert not any(Path(f"/proc/{child}").exists() for child in children)
 
 
+@pytest.mark.weekly
 def test_a_process_that_is_lost_ends_the_other(arguments: list[str]) -> None:
     first, second = two("-m", "anyscore", *arguments, "--epochs", "60000")
     wait_until_it_trains(first)

@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from helpers.by_pair import also_weekly
 from helpers.hang import HANG
 
 SCRIPT = """
@@ -48,9 +49,7 @@ def started(ranks: int) -> list[subprocess.Popen[str]]:
     return processes
 
 
-@pytest.mark.parametrize(
-    "seed", [n if n < 4 else pytest.param(n, marks=pytest.mark.weekly) for n in range(50)]
-)
+@pytest.mark.parametrize("seed", [0, 1, *also_weekly(*range(2, 50))])
 def test_a_lost_rank_is_named(seed: int) -> None:
     draw = random.Random(seed)
     processes = started(3)

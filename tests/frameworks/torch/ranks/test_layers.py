@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from helpers import ranks_calls
+from helpers.by_pair import also_weekly
 from helpers.hang import HANG
 from helpers.ranks import Ranks
 
@@ -35,7 +36,7 @@ def test_a_layer_has_no_weights(group: Group) -> None:
     assert not any(group(2).run(ranks_calls.has_weights))
 
 
-@pytest.mark.parametrize("ranks", [1, 4])
+@pytest.mark.parametrize("ranks", [4, *also_weekly(1)])
 @pytest.mark.parametrize(
     ("script", "words"),
     [(0, "the error is below 1e-5: True"), (1, "Equal to one process: True")],
