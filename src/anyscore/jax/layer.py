@@ -23,10 +23,10 @@ _OF_FLAX = {"rngs": "pass dropout_seed=key to apply", "training": "pass it to ap
 
 
 def as_jax(x: Any) -> Any:
-    """Convert a NumPy array to JAX, also in a bias; return anything else unchanged."""
+    """Convert a NumPy array of numbers to JAX, also in a bias; return anything else unchanged."""
     if isinstance(x, Bias):
         return x.map(as_jax)
-    return jnp.asarray(x) if isinstance(x, np.ndarray) else x
+    return jnp.asarray(x) if isinstance(x, np.ndarray) and x.dtype.kind not in "OSUMm" else x
 
 
 class Layer:

@@ -136,3 +136,12 @@ def test_the_default_slopes() -> None:
     heads = jnp.ones((1, 3, 4, 2))
     found = layers.Attention().scores({}, heads, 0 * heads, bias=ALiBi())
     np.testing.assert_allclose(found[0, :, 0, 2], [-(2**-3), -(2**-7), -(2**-1)])
+
+
+@pytest.mark.parametrize("slopes", [np.array(["a", 2], object), np.array("x")], ids=str)
+def test_layers_name_a_bias_that_has_no_numbers(slopes: np.ndarray) -> None:
+    layer, bias = layers.Attention("dot", d_q=3, d_k=3), ALiBi()
+    vars(bias)["slopes"] = slopes  # as an unpickled bias may have
+    x = jnp.ones((2, 4, 3))
+    with pytest.raises(TypeError, match=r"bias\.slopes is a NumPy tensor"):
+        layer.apply(layer.init(jax.random.key(0), x, x), x, x, bias=bias)
