@@ -136,9 +136,13 @@ def tensors_in(module: nn.Module) -> Iterator[Tensor]:
 
     `nn.DataParallel` keeps the tensors of a replica as attributes, and `parameters()` is empty.
     """
-    for part in module.modules() if module._modules else (module,):
-        values = *part._parameters.values(), *vars(part).values()
-        yield from [x for x in values if isinstance(x, Tensor)]
+    if type(module) is nn.Linear and "weight" in module._parameters:  # quickly
+        yield from [x for x in module._parameters.values() if x is not None]
+        return
+    for part in module.modules():
+        for x in (*part._parameters.values(), *vars(part).values()):
+            if isinstance(x, Tensor):
+                yield x
 
 
 def tensor_of(module: Any) -> Tensor:
